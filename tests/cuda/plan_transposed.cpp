@@ -26,8 +26,8 @@ TEST(CudaSelect, WhatTransposedProductsTake) {
             EXPECT_EQ(kernel({format, kPacked, 4096, 4096, 8, kF16, 32}, card), some);
             EXPECT_EQ(kernel({format, kPacked, 4096, 4096, 8, kF16, 64, QK_FORMAT_LUT8}, card),
                       few);
-            EXPECT_EQ(kernel({format, kPacked, 4096, 4096, 9, kF16, 64, QK_FORMAT_LUT8}, card),
-                      some);
+            EXPECT_EQ(kernel({format, kPacked, 4096, 4096, 16, kF16, 64, QK_FORMAT_LUT8}, card),
+                      few);
             EXPECT_EQ(kernel({format, kPacked, 4096, 4096, 17}, card), some);
             EXPECT_EQ(kernel({format, kPacked, 4096, 4096, 5000, kF16, 16}, card), many);
             EXPECT_EQ(kernel({format, kPacked, 1000, 4112, 49}, card), many);

@@ -71,8 +71,6 @@ constexpr bool many_rows(const Facts &f, const Device &) {
     return f.tokens * f.slots >= (f.k > 8192 ? 3 : 6) * f.experts;
 }
 constexpr bool transposed(const Facts &f, const Device &) { return (f.extras & kTransposed) != 0; }
-// To 16 rows of x; with nested scales, which take longer to be made, to 8.
-constexpr bool plain_scales(const Facts &f, const Device &) { return f.scale_bits > 8; }
 constexpr bool across(const Facts &f, const Device &) {
     return f.m > 8 || !f.meets(C::kGroupsOf64);
 }
@@ -93,9 +91,8 @@ constexpr Row kLinearTable[] = {
     {K::kSm90ExpertRows, kSm90ExpertRowsNeeds, 1, kAnyM, wanted::together, Batch::kAny},
     {K::kSm90Experts, kSm90ExpertsNeeds, 1, kAnyM, nullptr, Batch::kAny},
     {K::kExperts, kExpertsNeeds, 1, kAnyM, nullptr, Batch::kAny},
-    {K::kTransposedRows, kTransposedRowsNeeds, 1, kStripRows, wanted::plain_scales, Batch::kAny},
-    {K::kSm90GemmTransposed, kSm90GemmTransposedNeeds, 1, kAnyM, wanted::across, Batch::kBlocks},
     {K::kTransposedRows, kTransposedRowsNeeds, 1, kStripRows, nullptr, Batch::kAny},
+    {K::kSm90GemmTransposed, kSm90GemmTransposedNeeds, 1, kAnyM, wanted::across, Batch::kBlocks},
     {K::kTransposed, kTransposedNeeds, 1, 48, wanted::transposed, Batch::kAny},
     {K::kDense, kDenseNeeds, 1, kAnyM, wanted::transposed, Batch::kAlone},
     {K::kRepacked, kRepackedNeeds, 17, kAnyM, nullptr, Batch::kRepacked},

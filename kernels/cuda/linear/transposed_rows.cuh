@@ -1,13 +1,15 @@
 // What a warp of the kernel of transposed products of few rows (linear/transposed_rows.cu) does:
-// its ring of stacks of tiles, and what it adds up of them.
+// how its stacks of tiles come to it, and what it adds up of them.
 #pragma once
 #include "cuda/linear/transposed_kinds.cuh"
 #include "cuda/linear/transposed_rows_plan.hpp"
+#include "cuda/prim/tensor_copy.cuh"
 
 namespace qk::cuda {
 namespace {
 
 struct StripProblem : TransposedView {
+    CUtensorMap code_map, x_map;  // boxes of a stack: its tiles, and all of x that meets them
     StripPlan plan;
 };
 
@@ -16,26 +18,49 @@ using StripSums = float[8][kStripColumns + 4];
 // What blocks of a cluster send each other: of each 32 sums, one of every block.
 using StripMail = float[kStripWarps + kMaxSplit][32];
 
-constexpr uint32_t kStripShared = 225 * 1024;  // of a block, at most
-
-// A stage of a warp's ring: a stack of tiles, x for their rows, scales, second scales and zeros of
-// their groups. Of x 8 rows by those of two tiles of w are together. kX: 8 rows of x each.
+// One of two stages, which hold a stack for every warp: boxes of codes and of x, as the copy engine
+// swizzles lines of 128 bytes; the rest, which is scales, second scales and zeros of the tiles'
+// groups; barriers. kX: 8 rows of x each.
 template <ScaleKind kind, bool lut4, int kX>
 struct StageMap {
     static constexpr int kHalves = kStackTiles / 2;           // of two tiles
     static constexpr uint32_t kPairs = 8 * kPairBytes<kind>;  // of a group's scales
-    static constexpr uint32_t kX0 = kStackTiles * 512, kScales = kX0 + kX * kHalves * 512;
-    static constexpr uint32_t kSeconds = kScales + kStackTiles * kPairs;
+    static constexpr uint32_t kCodes = kStackTiles * 512, kBoxes = kCodes + kX * 1024;
+    static constexpr uint32_t kSeconds = kStackTiles * kPairs;
     static constexpr uint32_t kZeros = kSeconds + (kind == ScaleKind::kNested ? kHalves * 128 : 0);
-    static constexpr uint32_t kBytes = kZeros + (lut4 ? 0 : kStackTiles * 16);
-    static constexpr uint32_t kMade = kStackTiles * 32;  // of scales in x's type
+    static constexpr uint32_t kRest = kZeros + (lut4 ? 0 : kStackTiles * 16);
+    static constexpr uint32_t kRests = kStripWarps * kBoxes;
+    static constexpr uint32_t kFull = kRests + kStripWarps * kRest;  // whether the boxes are there
+    static constexpr uint32_t kPosted = kFull + kStripWarps * 8;     // the same of others' sums
+    static constexpr uint32_t kStage = kFull + 1024;
+    static_assert(kStage % 1024 == 0);
+
+    static constexpr uint32_t kMade = kStackTiles * 32;  // of a warp's scales in x's type
     static constexpr uint32_t kTable = lut4 ? kTableWords * 4 : 0;
-    static constexpr uint32_t kOthers = kTable + kStripWarps * uint32_t(sizeof(StripSums) + kMade) +
+    static constexpr uint32_t kScaleTable = kind == ScaleKind::kNested ? 1024 : 0;
+    static constexpr uint32_t kShared = kTable + kScaleTable + 2 * kStage +
+                                        kStripWarps * uint32_t(sizeof(StripSums) + kMade) +
                                         2 * uint32_t(sizeof(StripMail));
-    static constexpr int kStages = int(min64((kStripShared - kOthers) / (kStripWarps * kBytes), 5));
-    static constexpr uint32_t kRing = kStages * kBytes + kMade;  // scales made behind the stages
-    static constexpr uint32_t kShared = kOthers + kStripWarps * kStages * kBytes;
-    static_assert(kBytes % 16 == 0 && kStages >= 2);
+    static_assert(kShared <= 227 * 1024);
+};
+
+// Where things are in a block's memory: at addresses that are constants.
+template <class Map>
+struct StripRoom {
+    uint32_t *const table;
+    float *const scale_table;
+    uint8_t *const stages;
+    StripSums *const sums;
+    StripMail *const mail;  // two, in turns
+    uint8_t *const made;
+
+    __device__ explicit StripRoom(uint4 *shared)
+        : table(reinterpret_cast<uint32_t *>(shared)),
+          scale_table(reinterpret_cast<float *>(table + Map::kTable / 4)),
+          stages(reinterpret_cast<uint8_t *>(scale_table) + Map::kScaleTable),
+          sums(reinterpret_cast<StripSums *>(stages + 2 * Map::kStage)),
+          mail(reinterpret_cast<StripMail *>(sums + kStripWarps)),
+          made(reinterpret_cast<uint8_t *>(mail + 2)) {}
 };
 
 template <class T, class Code, ScaleKind kind, int kX>
@@ -44,78 +69,72 @@ struct StripWarp {
     using Acc = float[kX][4][4];
     static constexpr int32_t kPieces = int32_t(Map::kPairs) / 16;  // of 16 bytes, of a group
     const StripProblem &p;
-    uint8_t *ring;
-    // Places in a stage: of the lane's 16 bytes, of a row of a matrix, of its scale; of the scale
-    // that it makes. The row of w that this is of.
-    uint32_t unit, place, stored, made;
+    const StripRoom<Map> &room;
+    // Places in a stage: of the warp's boxes and of the rest; of what the lane copies there; of a
+    // row of a matrix of codes and of x, of the lane's scale and zeros.
+    uint32_t boxes, rest, copied, second, place, x_place, stored, zero;
+    // Of the scale that the lane makes, and those that it takes; the row of w of the former.
+    uint32_t made, taken;
     int32_t scale_row;
-    const uint32_t *table;
-    const float *scale_table;
+    uint32_t full;  // the warp's barrier in the first stage
     float scale_bias = 0;
     int32_t lane, q, g;
     int32_t first, own;  // stacks: the warp's first of a strip, how many of a strip
-    // The next stack to be asked for: its strip, its row of tiles, how many the warp has of the
-    // strip from it on, and its stage.
+    // The next stack to be asked for: its strip, its row of tiles, and how many the warp has of the
+    // strip from it on.
     int32_t strip, row, more = 0;
-    uint32_t to = 0;
-    const uint8_t *codes, *scales, *zeros, *x;  // of this lane
-    int32_t x_left;                             // bytes of the row of x from the lane's on
-    uint32_t number = 0;                        // of the lane's group among second scales
+    const uint8_t *scales, *zeros;  // of this lane
+    uint32_t number = 0;            // of the lane's group among second scales
     int32_t short_row = -1;  // of tiles, the last, where the plane of zeros ends in mid 16 bytes
 
-    __device__ StripWarp(const StripProblem &problem, uint8_t *shared, const uint32_t *pairs,
-                         const float *scale_codes, int warp, uint32_t cluster, uint32_t rank)
-        : p(problem), ring(shared + uint32_t(warp) * Map::kRing), table(pairs),
-          scale_table(scale_codes), lane(int32_t(threadIdx.x % 32)), q(lane % 4), g(lane / 4) {
-        const Run of_block = p.plan.stacks.part(int32_t(rank));
-        first = of_block.first + warp;
-        own = int32_t(uint32_t(max(of_block.last - first + kStripWarps - 1, 0)) / kStripWarps);
-        // Lanes side by side are in different banks.
-        unit = uint32_t(lane ^ (lane >> 3 & 3)) * 16;
-        keep(unit);
+    __device__ StripWarp(const StripProblem &problem, const StripRoom<Map> &of_block, int warp,
+                         uint32_t cluster, uint32_t rank)
+        : p(problem), room(of_block), boxes(uint32_t(warp) * Map::kBoxes),
+          rest(Map::kRests + uint32_t(warp) * Map::kRest),
+          full(shared_address(room.stages) + Map::kFull + uint32_t(warp) * 8),
+          lane(int32_t(threadIdx.x % 32)), q(lane % 4), g(lane / 4) {
+        copied = rest + uint32_t(lane) * 16;
+        second = rest + Map::kSeconds + uint32_t(lane) * 4;
+        keep(copied), keep(second);
+        const Run of_block_stacks = p.plan.stacks.part(int32_t(rank));
+        first = of_block_stacks.first + warp;
+        own =
+            int32_t(uint32_t(max(of_block_stacks.last - first + kStripWarps - 1, 0)) / kStripWarps);
         strip = int32_t(cluster);
         if (own > 0) find();
+        constexpr uint32_t kApart = Map::kPosted - Map::kFull;
+        if (lane < 4) barrier_init(full + lane / 2 * Map::kStage + lane % 2 * kApart, 1);
+        barrier_init_fence();
+        __syncwarp();
     }
 
     // What is not needed before copies are under way.
     __device__ void settle() {
-        const int32_t r = lane % 8, i = lane / 8;
+        const uint32_t r = uint32_t(lane) % 8, i = uint32_t(lane) / 8;
         // Rows of a matrix, lanes (r, i) of one i, are in different banks.
-        place = uint32_t(r * 4 + (i ^ (r >> 1))) * 16;
+        place = boxes + r / 2 * 128 + (r % 2 * 4 + (i ^ r / 2)) * 16;
+        x_place = boxes + Map::kCodes + r * 128 + (i ^ r) * 16;
         const uint32_t of = uint32_t(lane) % 16, tile = uint32_t(lane) / 16;
-        stored = Map::kScales + tile * Map::kPairs + of * (kPairBytes<kind> / 2);
-        made = Map::kStages * Map::kBytes + tile * 32 + of / 4 * 8 + of % 2 * 4 + of / 2 % 2 * 2;
+        stored = rest + tile * Map::kPairs + of * (kPairBytes<kind> / 2);
+        zero = rest + Map::kZeros + uint32_t(q) * 2;
+        taken = threadIdx.x / 32 * Map::kMade + uint32_t(q) * 8;
+        made = threadIdx.x / 32 * Map::kMade + tile * 32 + of / 4 * 8 + of % 2 * 4 + of / 2 % 2 * 2;
         scale_row = row_of_scale();
-        keep(place), keep(stored), keep(made), keep(scale_row);
-        clear();
+        keep(place), keep(x_place), keep(stored), keep(zero), keep(taken), keep(made);
+        keep(scale_row);
+        if (Code::kLut4 || p.w.zero != nullptr || lane >= kStackTiles) return;
+        for (uint32_t stage = 0; stage < 2 * Map::kStage; stage += Map::kStage) {  // all are 8
+            uint8_t *const at = room.stages + stage + copied + Map::kZeros;
+            *reinterpret_cast<uint4 *>(at) = {0x88888888u, 0x88888888u, 0x88888888u, 0x88888888u};
+        }
     }
 
     __device__ int32_t row_of_scale() const {
         return lane / 16 * 16 + lane % 16 / 2 + lane % 2 * 8;
     }
 
-    // What no copy fills: rows of x that there are not, zeros that are all 8.
-    __device__ void clear() {
-        for (int stage = 0; stage < Map::kStages; ++stage) {
-            uint8_t *const at = ring + uint32_t(stage) * Map::kBytes;
-#pragma unroll
-            for (int block = 0; block < kX * Map::kHalves; ++block) {
-                if (g + block / Map::kHalves * 8 < p.m) continue;
-                *reinterpret_cast<uint4 *>(at + Map::kX0 + block * 512 + unit) = {};
-            }
-            if (!Code::kLut4 && p.w.zero == nullptr && lane < kStackTiles * 4) {
-                reinterpret_cast<uint32_t *>(at + Map::kZeros)[lane] = 0x88888888u;
-            }
-        }
-        __syncwarp();
-    }
-
-    // The warp's first stack of the strip: its codes, which are asked for before the rest is known.
-    __device__ void find() {
-        row = first * kStackTiles, more = own;
-        codes = static_cast<const uint8_t *>(p.w.data) + (int64_t(row) * p.tiles + strip) * 512 +
-                lane * 16;
-    }
+    // The warp's first stack of the strip: what boxes need, which are asked for before the rest.
+    __device__ void find() { row = first * kStackTiles, more = own; }
     __device__ void find_rest() {
         const uint32_t groups = uint32_t(p.w.geometry.groups_per_row);
         const uint32_t group = uint32_t(strip * int32_t(kStripColumns)) >> p.group_shift;
@@ -128,56 +147,44 @@ struct StripWarp {
             const uint32_t last = uint32_t(p.row_tiles) * groups - 1;
             short_row = group + 1 == groups && last % 2 == 0 ? p.row_tiles - 1 : -1;
         }
-        x = static_cast<const uint8_t *>(p.x) + int64_t(g) * p.x_stride * 2 + row * 32 + q * 16;
-        x_left = (int32_t(p.w.geometry.n) - row * 16 - q * 8) * 2;
         if constexpr (kind == ScaleKind::kNested) {
             number = uint32_t(row * 16 + row_of_scale()) * groups + group;
         }
     }
 
-    __device__ void issue() {
+    // Asks for the next stack, which goes to stage `to`.
+    __device__ void issue(uint32_t to) {
         if (more > 0) {
-            copy_codes();
+            copy_boxes(to);
             if (more == own) find_rest();
-            copy_rest();
+            copy_rest(room.stages + to);
             const int64_t groups = p.w.geometry.groups_per_row;
             constexpr int kDown = kStripWarps * kStackTiles;  // rows of tiles to the next stack
-            codes += int64_t(p.tiles) * 512 * kDown;
             scales += groups * int64_t(Map::kPairs) * kDown;
             if constexpr (!Code::kLut4) zeros += groups * 8 * kDown;
-            x += 32 * kDown;
-            x_left -= 32 * kDown;
             row += kDown;
             if constexpr (kind == ScaleKind::kNested) number += uint32_t(16 * kDown * groups);
             if (--more == 0 && (strip += p.plan.clusters) < p.plan.strips) find();
         }
         copies_commit();
-        to = to + Map::kBytes == Map::kStages * Map::kBytes ? 0 : to + Map::kBytes;
     }
 
-    __device__ void copy_codes() const {
-        uint8_t *const tile = ring + to + unit;
-#pragma unroll
-        for (int t = 0; t < kStackTiles; ++t) {
-            copy_ahead<16>(tile + t * 512, codes + int64_t(p.tiles) * 512 * t, 16,
-                           row + t < p.row_tiles);
+    // Zeros where there are no tiles, no columns of x.
+    __device__ void copy_boxes(uint32_t to) const {
+        if (elect_one()) {
+            const uint32_t at = shared_address(room.stages) + to + boxes, barrier = full + to;
+            barrier_expect(barrier, Map::kCodes + uint32_t(p.m) * 128);
+            tensor_copy(at, p.code_map, 0, strip * 4, row, barrier);
+            tensor_copy(at + Map::kCodes, p.x_map, row * 16, 0, barrier);
         }
+        __syncwarp();
     }
 
-    __device__ void copy_rest() const {
-        uint8_t *const stage = ring + to;
-        uint8_t *const tile = stage + unit;
+    __device__ void copy_rest(uint8_t *to) const {
         const int32_t there = min(p.row_tiles - row, kStackTiles);
-#pragma unroll
-        for (int block = 0; block < kX * Map::kHalves; ++block) {  // zeros behind the last row of w
-            const int half = block % Map::kHalves, eight = block / Map::kHalves;
-            const uint8_t *const from = x + eight * 16 * p.x_stride + half * 64;
-            copy_ahead<16>(tile + Map::kX0 + block * 512, from,
-                           uint32_t(max(min(x_left - half * 64, 16), 0)), g + eight * 8 < p.m);
-        }
-        copy_ahead<16>(stage + Map::kScales + lane * 16, scales, 16, lane < there * kPieces);
+        copy_ahead<16>(to + copied, scales, 16, lane < there * kPieces);
         if constexpr (!Code::kLut4) {
-            copy_ahead<16>(stage + Map::kZeros + lane * 16, zeros, row + lane == short_row ? 8 : 16,
+            copy_ahead<16>(to + Map::kZeros + copied, zeros, row + lane == short_row ? 8 : 16,
                            p.w.zero != nullptr && lane < there);
         }
         if constexpr (kind == ScaleKind::kNested) {
@@ -187,8 +194,7 @@ struct StripWarp {
             for (int half = 0; half < Map::kHalves; ++half) {
                 const uint32_t of = min(number + uint32_t(half * 32) * groups, last);
                 const uint32_t at = p.second_shift < 31 ? of >> p.second_shift : 0;
-                copy_ahead<4>(stage + Map::kSeconds + half * 128 + lane * 4,
-                              p.w.second + uint64_t(at) * 4, 4, true);
+                copy_ahead<4>(to + half * 128 + second, p.w.second + uint64_t(at) * 4, 4, true);
             }
         }
     }
@@ -206,9 +212,8 @@ struct StripWarp {
         if constexpr (kind == ScaleKind::kF32) {
             v = *reinterpret_cast<const float *>(at);
         } else if constexpr (kind == ScaleKind::kNested) {
-            const auto *const seconds = stage + Map::kSeconds + half * 128;
-            v = nested_scale(scale_table[*at], reinterpret_cast<const float *>(seconds)[lane],
-                             scale_bias);
+            const auto of_row = *reinterpret_cast<const float *>(stage + half * 128 + second);
+            v = nested_scale(room.scale_table[*at], of_row, scale_bias);
         } else {
             const uint16_t bits = *reinterpret_cast<const uint16_t *>(at);
             v = kIsF16 ? __uint_as_float(uint32_t(bits) << 16)
@@ -223,7 +228,7 @@ struct StripWarp {
 #pragma unroll
         for (int half = 0; half < Map::kHalves; ++half) {
             const uint16_t scale = scale_of(stage, half);
-            *reinterpret_cast<uint16_t *>(ring + made + half * 64) =
+            *reinterpret_cast<uint16_t *>(room.made + made + half * 64) =
                 half * 32 + scale_row < rows ? scale : 0;
         }
         __syncwarp();
@@ -252,29 +257,27 @@ struct StripWarp {
     __device__ void add_stack(const uint8_t *stage, int32_t rows, const ZerosAt &zeros_in,
                               Acc &sum) const {
         make_scales(stage, rows);
-        const uint8_t *const scales_made = ring + Map::kStages * Map::kBytes;
+        const uint8_t *const scales_made = room.made + taken;
 #pragma unroll
         for (int half = 0; half < Map::kHalves; ++half) {
             uint32_t b[kX][4];
 #pragma unroll
             for (int block = 0; block < kX; ++block) {
-                const uint8_t *const of_x = stage + Map::kX0 + block * Map::kHalves * 512;
-                load_matrices(of_x + half * 512 + place, b[block]);
+                load_matrices(stage + block * 1024 + (x_place ^ half * 64), b[block]);
             }
 #pragma unroll
             for (int odd = 0; odd < 2; ++odd) {
                 const int t = half * 2 + odd;
                 uint32_t words[4];
-                load_matrices_transposed(stage + t * 512 + place, words);
-                Zeros zero = {};
+                load_matrices_transposed(stage + t * 512 + (place ^ odd * 64), words);
+                Zeros taken_off = {};
                 if constexpr (!Code::kLut4) {
-                    const uint32_t at = odd ? zeros_in.odd : zeros_in.even;
-                    const uint32_t z = *reinterpret_cast<const uint16_t *>(stage + Map::kZeros +
-                                                                           t * 16 + at + q * 2);
-                    zero = Code::zeros_of(byte_permute(z, 0, 0x4140));
+                    const uint32_t at = zero + (odd ? zeros_in.odd : zeros_in.even);
+                    const uint32_t z = *reinterpret_cast<const uint16_t *>(stage + t * 16 + at);
+                    taken_off = Code::zeros_of(byte_permute(z, 0, 0x4140));
                 }
-                const uint2 scale = *reinterpret_cast<const uint2 *>(scales_made + t * 32 + q * 8);
-                add_columns(words, scale, zero, b, odd, sum);
+                const uint2 scale = *reinterpret_cast<const uint2 *>(scales_made + t * 32);
+                add_columns(words, scale, taken_off, b, odd, sum);
             }
         }
     }
@@ -284,7 +287,7 @@ struct StripWarp {
 #pragma unroll
         for (int j = 0; j < 4; ++j) {
             uint32_t a[4];
-            Code::decode(word_of(words[j]), zero, table, a);
+            Code::decode(word_of(words[j]), zero, room.table, a);
 #pragma unroll
             for (int c = 0; c < 4; ++c)
                 a[c] = multiply_pair<T>(a[c], c % 2 == 0 ? scale.x : scale.y);
