@@ -137,9 +137,11 @@ struct GatherProblem {
     uint8_t *to;
     int64_t stride;       // bytes from a row of x to the next
     int64_t first, rows;  // of the list
-    int32_t pieces;       // of 16 bytes, of a row
+    int32_t pieces;       // of 16 bytes, of a row: an even number
 };
 
+// Of 16 columns 0 1, 4 5, 8 9 and 12 13 come first, then the others: as the matrix kernel's lanes
+// have them in words of codes (sm90/gemm/ring.cuh). Two threads have 16 columns.
 __global__ void __launch_bounds__(kGatherThreads)
     gather_rows(const __grid_constant__ GatherProblem p) {
     wait_for_previous_kernel();
@@ -149,8 +151,12 @@ __global__ void __launch_bounds__(kGatherThreads)
     for (int64_t i = int64_t{blockIdx.x} * kGatherThreads + threadIdx.x; i < all; i += step) {
         const int64_t row = i / p.pieces, slot = p.list.slots[p.first + row];
         const int64_t from = p.e.x_by_slot ? slot : slot / p.e.slots;
-        reinterpret_cast<uint4 *>(p.to)[i] =
-            reinterpret_cast<const uint4 *>(p.x + from * p.stride)[i - row * p.pieces];
+        const uint4 v = reinterpret_cast<const uint4 *>(p.x + from * p.stride)[i - row * p.pieces];
+        const bool odd = threadIdx.x & 1;
+        const uint32_t both = 3u << (threadIdx.x & 30);
+        const uint32_t a = __shfl_xor_sync(both, odd ? v.x : v.y, 1);
+        const uint32_t b = __shfl_xor_sync(both, odd ? v.z : v.w, 1);
+        reinterpret_cast<uint4 *>(p.to)[i] = odd ? uint4{a, b, v.y, v.w} : uint4{v.x, v.z, a, b};
     }
 }
 

@@ -18,7 +18,7 @@ namespace {
 // not be neighbours; of x as many boxes as there are rows for.
 template <class S>
 __device__ void copy_item(const LargeGemm<S> &g, const Item &it, Turn turn) {
-    constexpr uint32_t kBox = kListedBox * 128, kOfTile = S::kCodes / S::kTiles;
+    constexpr uint32_t kBox = S::kBox * 128, kOfTile = S::kCodes / S::kTiles;
     for (int32_t tile = it.first; tile < it.last; tile += S::kTiles, turn.next(g.p.slots)) {
         barrier_wait(g.empty + turn.slot * 8, turn.parity);
         const uint32_t to = g.slot(turn.slot), full = g.full + turn.slot * 8;
@@ -32,7 +32,7 @@ __device__ void copy_item(const LargeGemm<S> &g, const Item &it, Turn turn) {
             }
             for (int32_t box = 0; box < it.x_boxes; ++box) {
                 tensor_copy(to + t * (S::kX / S::kTiles) + uint32_t(box) * kBox, g.p.x_map,
-                            (tile + t) * 64, it.x_first + box * kListedBox, full);
+                            (tile + t) * 64, it.x_first + box * S::kBox, full);
             }
         }
     }
@@ -169,7 +169,7 @@ Status run_shape(const LinearArgs &args, const ListedExperts &listed, GemmExpert
     p->gemm.slots = S::slots(uint32_t(launch.device.shared_bytes) - kStaticShared);
     LinearArgs by_expert = args;
     by_expert.x = {args.x.format, listed.x_rows, args.x.columns, const_cast<void *>(listed.x)};
-    QK_TRY(describe_planes(by_expert, S::kRowTiles / 2, 1, kListedBox, launch.error, &p->gemm));
+    QK_TRY(describe_planes(by_expert, S::kRowTiles / 2, 1, S::kBox, launch.error, &p->gemm));
     const int64_t of_block = listed.e.joins() ? S::kRows / 2 : S::kRows;  // columns of y
     p->first_block = int32_t(listed.first / of_block);
     p->row_blocks = int32_t(ceil_div(listed.columns, of_block));

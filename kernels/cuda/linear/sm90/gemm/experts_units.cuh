@@ -23,8 +23,8 @@ struct ListedUnit {
         const int32_t stages = (p.gemm.tiles + S::kTiles - 1) / S::kTiles;
         const int32_t gap = p.e.halves() ? p.of_expert / 2 - S::kRowTiles / 2 : 0;
         return {
-            expert * p.of_expert + first_tile(),  first - p.first_row, 0, stages * S::kTiles, gap,
-            (count + kListedBox - 1) / kListedBox};
+            expert * p.of_expert + first_tile(), first - p.first_row, 0, stages * S::kTiles, gap,
+            (count + S::kBox - 1) / S::kBox};
     }
     __device__ bool is_there() const { return expert < p.e.count; }
 };

@@ -172,8 +172,11 @@ struct PackedGemm : Shared<S> {
         __device__ Places(const PackedGemm &g, int32_t row_tile) {
             const uint32_t lane = threadIdx.x & 31, quad = lane >> 2;
             const uint32_t r = (threadIdx.x >> 7) / S::Q * 4 + (threadIdx.x >> 5 & 3);
-            const uint32_t line = r * 4 + (quad >> 1);  // of 128 bytes
-            codes = S::kX + line * 128 + ((quad & 1) * 4 ^ (line & 7)) * 16 + (lane & 2) * 2;
+            // Listed: each lane has the address that 16 bytes of a step come from, lane / 8.
+            const uint32_t from = S::kListed ? lane & 7 : quad, step = S::kListed ? lane / 8 : 0;
+            const uint32_t line = r * 4 + (from >> 1);  // of 128 bytes
+            codes = S::kX + line * 128 + (((from & 1) * 4 + step) ^ (line & 7)) * 16;
+            if constexpr (!S::kListed) codes += (lane & 2) * 2;
             const uint32_t at = r * kTiles * S::kParts * 8 + quad;
             scale = kScales + at * S::kPair;
             zero = kZeros + at;
@@ -189,22 +192,29 @@ struct PackedGemm : Shared<S> {
     };
 
     struct Raw {  // a lane's share of a tile as it is stored
-        uint32_t words[4][2], zero[S::kParts], scale[kind == ScaleKind::kF32 ? 2 : S::kParts];
+        uint32_t words[4][S::kListed ? 1 : 2];
+        uint32_t zero[S::kParts], scale[kind == ScaleKind::kF32 ? 2 : S::kParts];
         float second[kind == ScaleKind::kNested ? 2 : 1];
     };
 
     // Tile t of a stage, whose first tile is number `tile` of k. The codes of one step of
     // 16 columns are in two words: those of the lane's columns 2 i, 2 i + 1 and 8 + 2 i, 9 + 2 i,
-    // halves of either. Nothing is done to what is loaded before `decode`, so that no warp waits
-    // for it here.
+    // halves of either. Listed: rows of x are gathered so that a lane's columns are those of one
+    // word. Nothing is done to what is loaded before `decode`, so that no warp waits for it here.
     __device__ void read(const Places &at, uint32_t slot_at, int32_t tile, int t, Raw &raw) const {
         const uint32_t stage = slot(slot_at);
         const uint32_t codes = stage + at.codes + t * (S::kCodes / kTiles);
+        if constexpr (S::kListed) {
+            const uint4 v = shared_load_matrices(codes);
+            raw.words[0][0] = v.x, raw.words[1][0] = v.y;
+            raw.words[2][0] = v.z, raw.words[3][0] = v.w;
+        } else {
 #pragma unroll
-        for (int j = 0; j < 4; ++j) {
-            const uint32_t from = codes ^ j * 16;
-            raw.words[j][0] = shared_load_4(from);
-            raw.words[j][1] = shared_load_4(from + 8);
+            for (int j = 0; j < 4; ++j) {
+                const uint32_t from = codes ^ j * 16;
+                raw.words[j][0] = shared_load_4(from);
+                raw.words[j][1] = shared_load_4(from + 8);
+            }
         }
         if constexpr (!Decode::kLut4) {
 #pragma unroll
@@ -254,22 +264,31 @@ struct PackedGemm : Shared<S> {
         }
     }
 
+    __device__ static Zeros zeros(uint32_t byte) {
+        if constexpr (S::kListed) return Decode::zeros_of(byte * 0x01010101u);
+        return Decode::zeros(byte);
+    }
+
     __device__ void decode(const Raw &raw, uint32_t (&a)[4][4], float (&scale)[2]) const {
         const bool odd = threadIdx.x & 1;
         const uint32_t pick = Decode::kLut4 ? (odd ? 0x7632u : 0x5410u) : (odd ? 0x7351u : 0x6240u);
         Zeros z = {};
-        if constexpr (!Decode::kLut4) z = Decode::zeros(raw.zero[0]);
-        if constexpr (!S::kMade) scales(raw, scale);
+        if constexpr (!Decode::kLut4) z = zeros(raw.zero[0]);
+        constexpr bool kOfX =
+            std::is_same_v<T, F16> ? kind == ScaleKind::kF16 : kind == ScaleKind::kBF16;
+        constexpr bool kPairs = S::kMade || (S::kListed && kOfX);  // scales, in x's type
+        if constexpr (!kPairs) scales(raw, scale);
 #pragma unroll
         for (int j = 0; j < 4; ++j) {
-            const uint32_t word = __byte_perm(raw.words[j][0], raw.words[j][1], pick);
-            if constexpr (S::kSmall && !Decode::kLut4) z = Decode::zeros(raw.zero[j]);
+            uint32_t word = raw.words[j][0];
+            if constexpr (!S::kListed) word = __byte_perm(word, raw.words[j][1], pick);
+            if constexpr (S::kSmall && !Decode::kLut4) z = zeros(raw.zero[j]);
             Decode::decode(word, z, table, (threadIdx.x & 31) * 4, a[j]);
             if constexpr (S::kSmall) {
                 scale_by_halves<T>(a[j], raw.scale[j]);
             }
         }
-        if constexpr (S::kMade && !S::kSmall) {
+        if constexpr (kPairs && !S::kSmall) {
             this->scale_operands(
                 a, {__byte_perm(raw.scale[0], 0, 0x1010), __byte_perm(raw.scale[0], 0, 0x3232)});
         } else if constexpr (S::kScaled && !S::kSmall) {

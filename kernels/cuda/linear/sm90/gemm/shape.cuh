@@ -103,6 +103,8 @@ struct GemmShape {
     static constexpr int kConsumerRegisters =
         (kLaunchRegisters * (kConsumers + 1) - kProducerRegisters) / kConsumers / 8 * 8;
 
+    static constexpr int32_t kBox = N == 32 ? 8 : 32;  // rows of x of a box, of a list
+
     // A stage in shared memory.
     static constexpr uint32_t kX = N * 128 * kTiles;
     static constexpr uint32_t kCodes = kRowTiles * (kBytes ? 1024 : 512) * kTiles;
@@ -155,8 +157,6 @@ struct Item {
         return first + step + (S::kListed && step >= S::kRowTiles / 2 ? gap : 0);
     }
 };
-
-constexpr int32_t kListedBox = 32;  // rows of x of a box
 
 struct Turn {  // of the ring
     uint32_t slot = 0, parity;
