@@ -15,7 +15,7 @@ namespace {
 // Columns of k are stored in rows of 128 bytes whose 16-byte pieces are swizzled by the row's
 // number (the copy engine's 128-byte swizzle); 8 rows are 1024 bytes. `address` is a multiple of
 // 1024, plus 32 bytes a step of 16 columns.
-__device__ inline uint64_t wgmma_descriptor(uint32_t address) {
+__device__ constexpr uint64_t wgmma_descriptor(uint32_t address) {
     return uint64_t(1) << 62 | uint64_t(64) << 32 | uint64_t(1) << 16 | (address & 0x3ffff) >> 4;
 }
 

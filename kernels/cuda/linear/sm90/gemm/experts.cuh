@@ -73,13 +73,79 @@ __device__ void produce_listed(const LargeGemm<S> &g, const UnitQueue<S> &queue)
 }
 
 // Products of up to kWidth rows of x: the first sums of N. One set of registers for all widths, so
-// that what becomes of them is there once.
+// that what becomes of them is there once. As in large.cuh, but a loop for stages of two tiles with
+// fewer instructions between decoding, which fills the schedulers where products are narrow.
+template <class S, int kWidth>
+struct ListedGemm : LargeGemm<S, kWidth> {
+    using Large = LargeGemm<S, kWidth>;
+    using typename Large::Operands;
+    using typename Large::Places;
+    using typename Large::Raw;
+    using typename Large::Sums;
+    static_assert(S::kTiles == 2);
+
+    __device__ void read(const Places &at, uint32_t slot, int t, Raw &raw) const {
+        Large::read(at, slot, 0, t, raw);
+    }
+    __device__ void decode(const Raw &raw, Operands &a) const {
+        float scale[2];
+        Large::decode(raw, a, scale);
+    }
+    // `x`: the low half of the descriptor, all that differs.
+    __device__ void multiply(uint32_t x, const Operands &a, bool add, Sums &sums) const {
+        const uint64_t first = wgmma_descriptor(0) >> 32 << 32 | x;
+        wgmma_fence();
+#pragma unroll
+        for (int j = 0; j < 4; ++j) {
+            Wgmma<typename S::T, kWidth>::run(sums, a[j], first + 2 * j, add || j > 0);
+        }
+        wgmma_commit();
+    }
+
+    __device__ void consume(const Item &it, Turn &turn, Sums &sums) const {
+        constexpr uint32_t kStep = S::kStage / 16, kSecond = S::kX / S::kTiles / 16;
+        const uint32_t x = uint32_t(wgmma_descriptor(this->ring));
+        const Places at(*this, it.row_tile);
+        const int32_t stages = (it.last - it.first) / 2;
+        uint32_t before = 0;
+        Operands even, odd = {};
+        Raw raw;
+        barrier_wait(this->full + turn.slot * 8, turn.parity);
+        read(at, turn.slot, 0, raw);
+        decode(raw, even);
+        read(at, turn.slot, 1, raw);
+        for (int32_t left = stages;;) {
+            const bool add = left != stages;
+            multiply(x + turn.slot * kStep, even, add, sums);
+            wgmma_wait<1>();  // the products in front are done
+            keep(odd);
+            if (add) this->release(before);
+            decode(raw, odd);
+            if (--left == 0) break;
+            before = turn.slot;
+            turn.next(this->p.slots);
+            barrier_wait(this->full + turn.slot * 8, turn.parity);
+            read(at, turn.slot, 0, raw);
+            multiply(x + before * kStep + kSecond, odd, true, sums);
+            wgmma_wait<1>();
+            keep(even);
+            decode(raw, even);
+            read(at, turn.slot, 1, raw);
+        }
+        multiply(x + turn.slot * kStep + kSecond, odd, true, sums);
+        wgmma_wait<0>();
+        keep(sums);
+        this->release(turn.slot);
+        turn.next(this->p.slots);
+    }
+};
+
 template <class S, int kWidth>
 __device__ __forceinline__ void multiply_width(const LargeGemm<S> &any, const Item &it, Turn &ring,
                                                typename LargeGemm<S>::Sums &sums) {
-    using Gemm = LargeGemm<S, kWidth>;
-    const Gemm g = {
-        {{any.p, any.ring, any.full, any.empty, any.table, any.scale_codes, any.second_bias}}};
+    using Gemm = ListedGemm<S, kWidth>;
+    const Gemm g = {{{{any.p, any.ring, any.full, any.full + kMaxSlots * 8, any.table,
+                       any.scale_codes, any.second_bias}}}};
     g.consume(it, ring, reinterpret_cast<typename Gemm::Sums &>(sums));
 }
 
@@ -126,7 +192,7 @@ __global__ void __launch_bounds__(S::kThreads, 1)
     multiply_listed(const __grid_constant__ GemmExpertsProblem p) {
 #if defined(__CUDA_ARCH_FEAT_SM90_ALL)
     extern __shared__ uint8_t unaligned[];
-    __shared__ uint64_t full[kMaxSlots], empty[kMaxSlots], units[2][S::kUnits];
+    __shared__ uint64_t barriers[2][kMaxSlots], units[2][S::kUnits];
     __shared__ float scale_codes[S::kScaleCodes];
     const uint32_t base = (shared_address(unaligned) + 1023) / 1024 * 1024;
     uint8_t *const shared = unaligned + (base - shared_address(unaligned));
@@ -138,12 +204,12 @@ __global__ void __launch_bounds__(S::kThreads, 1)
     const UnitQueue<S> queue = {p, after_ring + S::kPieces, shared_address(units[0]),
                                 shared_address(units[1])};
     if (warp == S::kConsumers * 4 && elect_one()) queue.prepare();
-    prepare_block<S>(p.gemm, warp, shared_address(full), shared_address(empty), shared,
+    prepare_block<S>(p.gemm, warp, shared_address(barriers[0]), shared_address(barriers[1]), shared,
                      scale_codes);
     const auto keep_address = [](uint32_t a) { return __shfl_sync(~0u, a, 0); };
     const LargeGemm<S> g = {
-        {{p.gemm, keep_address(base + S::kTable), keep_address(shared_address(full)),
-          keep_address(shared_address(empty)), base, scale_codes, second_bias}}};
+        {{p.gemm, keep_address(base + S::kTable), keep_address(shared_address(barriers[0])),
+          keep_address(shared_address(barriers[1])), base, scale_codes, second_bias}}};
     wait_for_previous_kernel();  // the list and x are its
     allow_next_kernel();
     if (warp >= S::kConsumers * 4) {
