@@ -222,7 +222,7 @@ Status run_siblings(qk_context *context, const qk_product *products,
                      read_product_at(context, products, first + count, &product)));
         Planned &next = planned[count];
         fill_arguments(product, &next);
-        if (next.order != nullptr || next.args.x.data != planned[0].args.x.data) break;
+        if (next.order != nullptr) break;
         cases[count++] = &next.args;
     }
     if (count < 2) return QK_OK;

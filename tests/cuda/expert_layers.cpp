@@ -65,7 +65,7 @@ class CudaExpertLayers : public DeviceTensors {
     // The layer with these ids of its products, as one list or as two calls.
     void run(const qk_tensor *up_ids, const qk_tensor *down_ids, bool as_list) {
         qk_experts up = QK_EXPERTS_INIT, down = QK_EXPERTS_INIT;
-        up.expert = up_ids, up.activation = QK_ACTIVATION_SILU;
+        up.expert = up_ids, up.activation = QK_ACTIVATION_SILU, up.flags = flags_;
         down.expert = down_ids, down.weight = weight_;
         const qk_product both[] = {{sizeof(qk_product), 0, x_, gate_up_, nullptr, middle_, &up},
                                    {sizeof(qk_product), 0, middle_, down_, nullptr, y_, &down}};
@@ -111,6 +111,7 @@ class CudaExpertLayers : public DeviceTensors {
     }
 
     Rng rng_{45};
+    uint32_t flags_ = 0;  // of gate and up
     int64_t tokens_ = 0;
     qk_tensor *gate_up_ = nullptr, *down_ = nullptr;
     qk_tensor *x_ = nullptr, *middle_ = nullptr, *y_ = nullptr, *weight_ = nullptr;
@@ -127,6 +128,11 @@ TEST_F(CudaExpertLayers, RowsTogether) {
 TEST_F(CudaExpertLayers, ManyRows) {
     QK_NEEDS_DEVICE();
     check(40);
+}
+TEST_F(CudaExpertLayers, ManyRowsInterleaved) {
+    QK_NEEDS_DEVICE();
+    flags_ = QK_EXPERTS_INTERLEAVED;
+    check(60);
 }
 
 }  // namespace

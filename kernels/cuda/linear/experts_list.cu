@@ -212,8 +212,7 @@ Status list_experts(const ExpertsView &e, const ExpertsList &list, const Launch 
 }
 
 // Rows of x of the items that begin in listed.rows.
-Status gather_x(const LinearArgs &args, const ListedExperts &listed, void *to,
-                const Launch &launch) {
+Status gather_x(const LinearArgs &args, const ListedExperts &listed, const Launch &launch) {
     const int32_t pieces = int32_t(args.x.columns * 2 / 16);
     const int64_t rows = listed.x_rows;
     const int64_t blocks = min64(ceil_div(rows * pieces, kGatherThreads * 4),
@@ -223,7 +222,7 @@ Status gather_x(const LinearArgs &args, const ListedExperts &listed, void *to,
     return launch_kernel(
         launch, "experts", gather_rows, shape,
         {listed.e, listed.list, static_cast<const uint8_t *>(args.x.data),
-         static_cast<uint8_t *>(to), row_stride(args.x) * 2, listed.first_row, rows, pieces});
+         static_cast<uint8_t *>(listed.x), row_stride(args.x) * 2, listed.first_row, rows, pieces});
 }
 
 Status add_slots(const SumProblem &p, const Launch &launch) {
@@ -254,32 +253,26 @@ LinearArgs tokens_of(const LinearArgs &args, int64_t first, int64_t count, Exper
     return part;
 }
 
-Status run_tokens(const LinearArgs &args, const ExpertsListPlan &plan, const Launch &launch,
-                  Status (*products)(const LinearArgs &, const ListedExperts &, const Launch &)) {
+ListedExperts listed_of(const LinearArgs &args, const ExpertsListPlan &plan, void *workspace) {
     const ExpertsView e = experts_view(args);
-    char *const at = static_cast<char *>(launch.workspace);
-    auto *const z = reinterpret_cast<float *>(at + plan.z);
+    char *const at = static_cast<char *>(workspace);
     auto *const there = reinterpret_cast<int32_t *>(at);
-    ListedExperts listed = {e,
-                            {there, there + 1, reinterpret_cast<ExpertsItem *>(at + 16),
-                             reinterpret_cast<int32_t *>(at + plan.order), plan.item_rows},
-                            plan.items,
-                            0,
-                            e.columns,
-                            0,
-                            plan.rows,
-                            at + plan.x,
-                            plan.x_rows};
-    const bool gathers = plan.end > plan.x;
-    if (plan.item_rows > 0) QK_TRY(list_experts(e, listed.list, launch));
-    if (!e.summed) {
-        for (; listed.first_row < e.tokens * e.slots; listed.first_row += listed.rows) {
-            if (gathers) QK_TRY(gather_x(args, listed, at + plan.x, launch));
-            QK_TRY(products(args, listed, launch));
-        }
-        return QK_OK;
-    }
-    if (gathers) QK_TRY(gather_x(args, listed, at + plan.x, launch));
+    return {e,
+            {there, there + 1, reinterpret_cast<ExpertsItem *>(at + 16),
+             reinterpret_cast<int32_t *>(at + plan.order), plan.item_rows},
+            plan.items,
+            0,
+            e.columns,
+            0,
+            plan.rows,
+            at + plan.x,
+            plan.x_rows};
+}
+
+Status add_products(const LinearArgs &args, ListedExperts listed, const ExpertsListPlan &plan,
+                    const Launch &launch, Products *products) {
+    const ExpertsView e = listed.e;
+    auto *const z = reinterpret_cast<float *>(static_cast<char *>(launch.workspace) + plan.z);
     listed.e.summed = listed.e.accumulate = false;
     listed.e.y_type = QK_FORMAT_F32;
     for (; listed.first < e.columns; listed.first += plan.columns) {
@@ -292,10 +285,26 @@ Status run_tokens(const LinearArgs &args, const ExpertsListPlan &plan, const Lau
     return QK_OK;
 }
 
+Status run_tokens(const LinearArgs &args, const ExpertsListPlan &plan, const Launch &launch,
+                  Products *products) {
+    ListedExperts listed = listed_of(args, plan, launch.workspace);
+    const bool gathers = plan.end > plan.x;
+    if (plan.item_rows > 0) QK_TRY(list_experts(listed.e, listed.list, launch));
+    if (listed.e.summed) {
+        if (gathers) QK_TRY(gather_x(args, listed, launch));
+        return add_products(args, listed, plan, launch, products);
+    }
+    for (; listed.first_row < listed.e.tokens * listed.e.slots; listed.first_row += listed.rows) {
+        if (gathers) QK_TRY(gather_x(args, listed, launch));
+        QK_TRY(products(args, listed, launch));
+    }
+    return QK_OK;
+}
+
 }  // namespace
 
 Status run_listed(const LinearArgs &args, const ExpertsListPlan &plan, const Launch &launch,
-                  Status (*products)(const LinearArgs &, const ListedExperts &, const Launch &)) {
+                  Products *products) {
     const int64_t tokens = args.experts->tokens;
     for (int64_t first = 0; first < tokens; first += plan.tokens) {
         Experts experts;
@@ -303,6 +312,32 @@ Status run_listed(const LinearArgs &args, const ExpertsListPlan &plan, const Lau
         QK_TRY(run_tokens(tokens_of(args, first, count, &experts), plan, launch, products));
     }
     return QK_OK;
+}
+
+bool share_list(const LinearArgs &up, const ExpertsListPlan &of_up, const LinearArgs &down,
+                const ExpertsListPlan &of_down) {
+    const Experts &a = *up.experts, &b = *down.experts;
+    const int64_t rows = a.tokens * a.slots;
+    return a.expert == b.expert && a.tokens == b.tokens && a.slots == b.slots &&
+           a.count == b.count && !a.summed && b.x_by_slot && down.x.data == up.y.data &&
+           down.x.format == up.y.format && down.x.columns == up.y.columns &&
+           row_stride(down.x) == row_stride(up.y) && of_up.item_rows == of_down.item_rows &&
+           of_up.rows == rows && of_down.tokens == a.tokens && of_down.rows == rows &&
+           of_up.end - of_up.x <= of_down.x - of_down.z;
+}
+
+Status run_layer(const LinearArgs &up, const LinearArgs &down, const ExpertsListPlan &of_down,
+                 const Launch &launch, Products *products) {
+    char *const at = static_cast<char *>(launch.workspace);
+    ListedExperts listed = listed_of(up, of_down, at);
+    listed.x = at + of_down.z, listed.next = at + of_down.x;
+    QK_TRY(list_experts(listed.e, listed.list, launch));
+    QK_TRY(gather_x(up, listed, launch));
+    QK_TRY(products(up, listed, launch));
+    listed = listed_of(down, of_down, at);
+    listed.early = true;
+    if (listed.e.summed) return add_products(down, listed, of_down, launch, products);
+    return products(down, listed, launch);
 }
 
 }  // namespace qk::cuda

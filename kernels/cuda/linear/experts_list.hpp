@@ -79,14 +79,26 @@ struct ListedExperts {
     int64_t items;  // at most
     int64_t first, columns;
     int64_t first_row, rows;
-    const void *x;  // in the sequence of the list from first_row on, where the plan has room for it
+    void *x;  // in the sequence of the list from first_row on, where the plan has room for it
     int64_t x_rows;
+    void *next = nullptr;  // where rows of y go as x of the next product; null: nowhere
+    bool early = false;    // the list was made before the kernel in front began
 };
+
+using Products = Status(const LinearArgs &, const ListedExperts &, const Launch &);
 
 // For as many tokens at once as the plan has room for: their list, which has no slot that is
 // skipped where slots are added up, products, of as many rows of x at once, and sums of slots.
 Status run_listed(const LinearArgs &args, const ExpertsListPlan &plan, const Launch &launch,
-                  Status (*products)(const LinearArgs &, const ListedExperts &, const Launch &));
+                  Products *products);
+
+// Whether `down` multiplies the y of `up` by its routing, all tokens at once, so that one list does
+// for both: within the workspace of `down`, whose z comes when x of `up` has been read.
+bool share_list(const LinearArgs &up, const ExpertsListPlan &of_up, const LinearArgs &down,
+                const ExpertsListPlan &of_down);
+// Both; `products` stores y to ListedExperts::next, too.
+Status run_layer(const LinearArgs &up, const LinearArgs &down, const ExpertsListPlan &of_down,
+                 const Launch &launch, Products *products);
 
 #if defined(__CUDACC__)
 namespace {

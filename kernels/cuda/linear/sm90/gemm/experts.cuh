@@ -14,29 +14,51 @@
 namespace qk::cuda {
 namespace {
 
-// Codes and x of an item, by one lane: of the codes halves of the block's rows of tiles, which need
-// not be neighbours; of x as many boxes as there are rows for.
+// Copies of an item, by one lane: of the codes halves of the block's rows of tiles, which need not
+// be neighbours; of x as many boxes as there are rows for.
 template <class S>
-__device__ void copy_item(const LargeGemm<S> &g, const Item &it, Turn turn) {
-    constexpr uint32_t kBox = S::kBox * 128, kOfTile = S::kCodes / S::kTiles;
-    for (int32_t tile = it.first; tile < it.last; tile += S::kTiles, turn.next(g.p.slots)) {
-        barrier_wait(g.empty + turn.slot * 8, turn.parity);
-        const uint32_t to = g.slot(turn.slot), full = g.full + turn.slot * 8;
+struct ItemCopies {
+    static constexpr uint32_t kBox = S::kBox * 128, kOfTile = S::kCodes / S::kTiles;
+    const LargeGemm<S> &g;
+    const Item &it;
+
+    __device__ void issue_codes(int32_t tile, uint32_t slot) const {
+        const uint32_t to = g.slot(slot) + S::kX, full = g.full + slot * 8;
         barrier_expect(full, uint32_t(it.x_boxes) * kBox * S::kTiles + S::kCodes);
 #pragma unroll
-        for (int t = 0; t < S::kTiles; ++t) {
+        for (int i = 0; i < S::kTiles * 2; ++i) {
+            tensor_copy(to + i * (kOfTile / 2), g.p.code_map, 0, (tile + i / 2) * 4,
+                        it.template tile<S>(i % 2 * (S::kRowTiles / 2)), full);
+        }
+    }
+    __device__ void issue_x(int32_t tile, uint32_t slot) const {
+        const uint32_t to = g.slot(slot), full = g.full + slot * 8;
 #pragma unroll
-            for (int half = 0; half < 2; ++half) {
-                tensor_copy(to + S::kX + t * kOfTile + half * (kOfTile / 2), g.p.code_map, 0,
-                            (tile + t) * 4, it.template tile<S>(half * (S::kRowTiles / 2)), full);
-            }
+        for (int t = 0; t < S::kTiles; ++t) {
             for (int32_t box = 0; box < it.x_boxes; ++box) {
                 tensor_copy(to + t * (S::kX / S::kTiles) + uint32_t(box) * kBox, g.p.x_map,
                             (tile + t) * 64, it.x_first + box * S::kBox, full);
             }
         }
     }
-}
+    // `x_is_late`: the kernel in front may be writing it; the ring is empty then.
+    __device__ void issue(Turn turn, bool x_is_late) const {
+        int32_t tile = it.first;
+        if (x_is_late) {
+            const int32_t last = min(it.first + g.p.slots * S::kTiles, it.last);
+            for (; tile < last; tile += S::kTiles) issue_codes(tile, (tile - it.first) / S::kTiles);
+            wait_for_previous_kernel();
+            for (tile = it.first; tile < last; tile += S::kTiles, turn.next(g.p.slots)) {
+                issue_x(tile, turn.slot);
+            }
+        }
+        for (; tile < it.last; tile += S::kTiles, turn.next(g.p.slots)) {
+            barrier_wait(g.empty + turn.slot * 8, turn.parity);
+            issue_codes(tile, turn.slot);
+            issue_x(tile, turn.slot);
+        }
+    }
+};
 
 // The producer warps: the first looks up units and copies boxes, the others make or copy scales.
 template <class S>
@@ -46,12 +68,14 @@ __device__ void produce_listed(const LargeGemm<S> &g, const UnitQueue<S> &queue)
     if (warp == 0) {
         UnitFinder<S> finder(queue.p);
         Turn turn(1);
+        bool x_is_late = queue.p.listed_early;
         while (true) {
             const ListedUnit<S> unit = finder.next(queue, turn);
             if (unit.count == 0) return;
             if (unit.is_there()) {
                 const Item work = unit.work();
-                if (elect_one()) copy_item(g, work, ring);
+                if (elect_one()) ItemCopies<S>{g, work}.issue(ring, x_is_late);
+                x_is_late = false;
                 ring.skip((work.last - work.first) / S::kTiles, g.p.slots);
                 __syncwarp();
             }
@@ -179,6 +203,7 @@ __device__ void multiply_units(const LargeGemm<S> &g, const UnitQueue<S> &queue,
             const ListedOutput<S> output(queue.read(turn), queue.slots(turn), pieces);
             output.store(sums);
         } else {
+            if (queue.p.listed_early) wait_for_previous_kernel();
             const int32_t columns = queue.p.e.joins() ? S::kRows / 2 : S::kRows;
             fill_rows(queue.p.e, queue.p.list, unit.first, unit.count,
                       int64_t(unit.block) * columns, columns, S::kConsumers * 128);
@@ -210,7 +235,7 @@ __global__ void __launch_bounds__(S::kThreads, 1)
     const LargeGemm<S> g = {
         {{p.gemm, keep_address(base + S::kTable), keep_address(shared_address(barriers[0])),
           keep_address(shared_address(barriers[1])), base, scale_codes, second_bias}}};
-    wait_for_previous_kernel();  // the list and x are its
+    if (!p.listed_early) wait_for_previous_kernel();  // the list and x are its
     allow_next_kernel();
     if (warp >= S::kConsumers * 4) {
         fewer_registers<S::kProducerRegisters>();
@@ -222,19 +247,12 @@ __global__ void __launch_bounds__(S::kThreads, 1)
 #endif
 }
 
-// Whether y can be stored 16 bytes at a time.
-inline bool leaves_whole(const ExpertsView &e) {
-    const uintptr_t bytes = e.y_type == QK_FORMAT_F32 ? 4 : 2;
-    const uintptr_t first = reinterpret_cast<uintptr_t>(e.y), row = uintptr_t(e.y_stride) * bytes;
-    return !e.accumulate && (first | row | uintptr_t(e.columns) * bytes) % 16 == 0;
-}
-
 template <class S>
 Status run_shape(const LinearArgs &args, const ListedExperts &listed, GemmExpertsProblem *p,
                  const Launch &launch) {
     p->gemm.slots = S::slots(uint32_t(launch.device.shared_bytes) - kStaticShared);
     LinearArgs by_expert = args;
-    by_expert.x = {args.x.format, listed.x_rows, args.x.columns, const_cast<void *>(listed.x)};
+    by_expert.x = {args.x.format, listed.x_rows, args.x.columns, listed.x};
     QK_TRY(describe_planes(by_expert, S::kRowTiles / 2, 1, S::kBox, launch.error, &p->gemm));
     const int64_t of_block = listed.e.joins() ? S::kRows / 2 : S::kRows;  // columns of y
     p->first_block = int32_t(listed.first / of_block);
@@ -242,6 +260,8 @@ Status run_shape(const LinearArgs &args, const ListedExperts &listed, GemmExpert
     const int64_t blocks =
         min64(listed.items * p->row_blocks, int64_t{launch.device.multiprocessors});
     p->whole = leaves_whole(listed.e);
+    p->next = static_cast<uint16_t *>(listed.next);
+    p->listed_early = listed.early && !launch.in_order;
     p->first_row = int32_t(listed.first_row);
     p->last_row = int32_t(min64(listed.first_row + listed.rows, INT32_MAX));
     Shape3 shape = {dim3(uint32_t(blocks)), S::kThreads};

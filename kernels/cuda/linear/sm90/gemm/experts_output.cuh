@@ -81,9 +81,10 @@ struct ListedOutput {
     using Eight = float[8];
     static constexpr int kThreads = S::kConsumers * 128;
 
+    const GemmExpertsProblem &p;
     const ExpertsView &e;
     const bool whole;                // 16 bytes of y at a time
-    const int32_t count;             // rows of x
+    const int32_t count, in_list;    // rows of x, and the first of these
     const uint32_t slots;            // in shared memory: of the item's rows
     uint32_t piece_at, partner_at;   // in shared memory: two pieces; those of the other half
     int64_t first;                   // column of y
@@ -91,7 +92,8 @@ struct ListedOutput {
     float bias[2], partner_bias[2];  // of the rows of w that this thread has sums of
 
     __device__ ListedOutput(const ListedUnit<S> &unit, uint32_t slots_at, uint32_t pieces)
-        : e(unit.p.e), whole(unit.p.whole), count(unit.count), slots(slots_at) {
+        : p(unit.p), e(unit.p.e), whole(unit.p.whole), count(unit.count), in_list(unit.first),
+          slots(slots_at) {
         const int32_t group = int32_t(threadIdx.x) / 128;
         const int32_t partner = (group + S::R / 2) % S::R;
         piece_at = pieces + uint32_t(group) * 2 * S::kPiece;
@@ -166,6 +168,7 @@ struct ListedOutput {
         if (piece * 16 + row >= count) return;
         const uint32_t from = at + uint32_t(row) * S::kPitch;
         if (!whole) return store_values(e, from, columns, y);
+        if (kSize == 2 && p.next != nullptr) store_next<kColumns>(from, in_list + piece * 16 + row);
         char *const to = static_cast<char *>(e.y) + y * kSize;
 #pragma unroll
         for (int i = 0; i < kSize * kColumns; i += kEach * 8) {
@@ -176,6 +179,25 @@ struct ListedOutput {
             } else {
                 global_store_8(to + part, shared_load_8(from + uint32_t(part)));
             }
+        }
+    }
+    // A row of 16-bit values, its columns moved as those of gathered x are.
+    template <int kColumns>
+    __device__ void store_next(uint32_t from, int32_t row) const {
+        constexpr int kWords = kColumns / 16;  // of a thread
+        const int32_t first_word = int32_t(threadIdx.x) % 8 * kWords;
+        if (first_word * 2 >= columns) return;
+        uint32_t words[kWords];
+#pragma unroll
+        for (int i = 0; i < kWords; ++i) {
+            const int32_t to = first_word + i;
+            words[i] = shared_load_4(from + uint32_t(to / 8 * 8 + to % 4 * 2 + to / 4 % 2) * 4);
+        }
+        uint16_t *const at = p.next + int64_t(row) * e.columns + first + first_word * 2;
+        if constexpr (kWords == 4) {
+            global_store_16(at, {words[0], words[1], words[2], words[3]});
+        } else {
+            global_store_8(at, {words[0], words[1]});
         }
     }
     // Not a member: registers of a thread that has one would go to memory.

@@ -13,7 +13,16 @@ struct GemmExpertsProblem {
     int32_t first_block, row_blocks;  // blocks of rows of w, of an expert
     int32_t first_row, last_row;      // of the list: where the items begin that are multiplied
     bool whole;                       // y leaves 16 bytes at a time
+    bool listed_early;                // the list was made before the kernel in front began
+    uint16_t *next;                   // ListedExperts::next; there, y is whole, of 16 bits
 };
+
+// Whether y can be stored 16 bytes at a time.
+inline bool leaves_whole(const ExpertsView &e) {
+    const uintptr_t bytes = e.y_type == QK_FORMAT_F32 ? 4 : 2;
+    const uintptr_t first = reinterpret_cast<uintptr_t>(e.y), row = uintptr_t(e.y_stride) * bytes;
+    return !e.accumulate && (first | row | uintptr_t(e.columns) * bytes) % 16 == 0;
+}
 
 // An instance, compiled on its own.
 template <Codes codes, qk_format x>
