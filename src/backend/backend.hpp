@@ -233,8 +233,8 @@ struct Kernel {
     bool (*can_run)(const Args &, const Device &);
     size_t (*workspace_bytes)(const Args &, const Device &);  // null: none
     Status (*run)(const Args &, const Launch &);
-    // Runs the first `*ran` of `count` cases by one launch; 0: they need launches of their own.
-    // For products of one x; null: there is no such launch.
+    // Runs the first `*ran` of `count` cases together; 0: each is to be run alone. For products of
+    // a list, of which it says which those are; null: none.
     Status (*run_siblings)(const Args *const *cases, int32_t count, const Launch &,
                            int32_t *ran) = nullptr;
 };
