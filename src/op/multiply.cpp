@@ -205,8 +205,8 @@ Status named(qk_context *context, int32_t index, Status status) {
     return fail(&context->error, status, "products[%d]: %s", index, sentence.text);
 }
 
-// Products from number `first` on that have its kernel, where the kernel runs several of them
-// together: `ran` of them, or 0. `kernels`: of the products before number `end`.
+// Products from number `first` on that have its kernel, and its x or experts, where the kernel runs
+// several of them together: `ran` of them, or 0. `kernels`: of the products before number `end`.
 Status run_siblings(qk_context *context, const qk_product *products,
                     const Kernel<LinearArgs> *const *kernels, int32_t first, int32_t end,
                     int32_t *ran) {
@@ -222,7 +222,8 @@ Status run_siblings(qk_context *context, const qk_product *products,
                      read_product_at(context, products, first + count, &product)));
         Planned &next = planned[count];
         fill_arguments(product, &next);
-        if (next.order != nullptr) break;
+        const bool one_x = next.args.x.data == planned[0].args.x.data;
+        if (next.order != nullptr || (!one_x && next.args.experts == nullptr)) break;
         cases[count++] = &next.args;
     }
     if (count < 2) return QK_OK;
