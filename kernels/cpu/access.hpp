@@ -20,6 +20,19 @@ inline bool scales_steps(const Weight &w) {
     const Geometry &s = w.geometry;
     return s.flat && s.group_size % 16 == 0 && w.zero == nullptr && !has_minimum(w);
 }
+// The group of a code, counted over all rows where groups straddle them. Divisions take time.
+class GroupOfCode {
+  public:
+    explicit GroupOfCode(const Geometry &s) : size_(s.group_size) {
+        if ((size_ & (size_ - 1)) == 0) shift_ = __builtin_ctzll(uint64_t(size_));
+    }
+    int64_t operator()(int64_t code) const { return shift_ >= 0 ? code >> shift_ : code / size_; }
+
+  private:
+    const int64_t size_;
+    int shift_ = -1;  // log2 of the group size
+};
+
 // How kernels over blocks of packed rows see groups: those that straddle rows as groups of 16.
 inline Geometry geometry_of_blocks(const Geometry &s) {
     if (!s.flat) return s;
@@ -286,6 +299,8 @@ class RowScales {
         const int64_t place = base_ + first * stride_;
         if (format == QK_FORMAT_I8 && stride_ == 1) {
             read_integers(group_number(w_.geometry, {row_, first}), place, count, to);
+        } else if (coded_ && stride_ == 1) {
+            read_coded(group_number(w_.geometry, {row_, first}), place, count, to);
         } else if (coded_) {
             for (int64_t i = 0; i < count; ++i) to[i] = at(first + i);
         } else if (stride_ == 1) {
@@ -306,19 +321,36 @@ class RowScales {
     int64_t row() const { return row_; }
 
   private:
-    // i8 codes times their second scales.
-    void read_integers(int64_t number, int64_t place, int64_t count, float *to) const {
-        const int8_t *const codes = static_cast<const int8_t *>(plane_.data) + place;
+    // body(first, end, second): scales, from number `number` on, that share a second scale.
+    template <class Body>
+    QK_INLINE void for_each_second(int64_t number, int64_t count, const Body &body) const {
         const int64_t size = plane_.second_group;
         const bool power = (size & (size - 1)) == 0;  // divisions are slow
         int64_t second = power ? number >> __builtin_ctzll(uint64_t(size)) : number / size;
         for (int64_t i = 0, end = (second + 1) * size - number; i < count; end += size) {
-            const float by = load_as<float>(plane_.second, second++);
-            for (; i + 8 <= min64(end, count); i += 8) {
+            const int64_t last = min64(end, count);
+            body(i, last, load_as<float>(plane_.second, second++));
+            i = last;
+        }
+    }
+    QK_NOINLINE void read_coded(int64_t number, int64_t place, int64_t count, float *to) const {
+        const uint8_t *const codes = static_cast<const uint8_t *>(plane_.data) + place;
+        for_each_second(number, count, [&](int64_t i, int64_t end, float by) QK_INLINE {
+            for (; i < end; ++i) {
+                const float product = load_as<float>(plane_.code, codes[i]) * by;
+                to[i] = product + bias_;
+            }
+        });
+    }
+    // i8 codes times their second scales.
+    QK_NOINLINE void read_integers(int64_t number, int64_t place, int64_t count, float *to) const {
+        const int8_t *const codes = static_cast<const int8_t *>(plane_.data) + place;
+        for_each_second(number, count, [&](int64_t i, int64_t end, float by) QK_INLINE {
+            for (; i + 8 <= end; i += 8) {
                 for (int64_t j = 0; j < 8; ++j) to[i + j] = float(codes[i + j]) * by;
             }
-            for (; i < min64(end, count); ++i) to[i] = float(codes[i]) * by;
-        }
+            for (; i < end; ++i) to[i] = float(codes[i]) * by;
+        });
     }
 
     const Weight &w_;

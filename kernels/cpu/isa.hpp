@@ -40,7 +40,7 @@ concept Shape = requires {
 // f32 by the lane.
 template <class Isa>
 concept Arithmetic = requires(Lanes<Isa> a, Mask<Isa> mask, const void *from, float *to,
-                              const float *values) {
+                              const float *values, const int32_t *ends) {
     a = Isa::zero_lanes();
     a = Isa::splat(1.0f);
     a = Isa::splat_two(values);           // one number to lanes 0 to 7, the next to the others
@@ -50,6 +50,7 @@ concept Arithmetic = requires(Lanes<Isa> a, Mask<Isa> mask, const void *from, fl
     mask = Isa::first_lanes(int64_t{3});  // any count: none below 0, all from 16
     a = Isa::fma_where(mask, a, a, a);    // c where the mask is off
     a = Isa::where(mask, a, a);           // b where the mask is off
+    a = Isa::where_past(ends, 3, a, a);   // b where a lane's number, of 16, is greater than 3
     *to = Isa::fold_lanes(a);             // 16 -> 8 -> 4 -> 2 -> 1, lane i with lane i + half
     Isa::fold_rows(&a, to);               // the same of 8 Lanes, to 8 floats
     a = Isa::load_f32(from);

@@ -108,16 +108,18 @@ TEST_F(CpuLinear, FlatGroupsThatEndAnywhere) {
             const int64_t n = k % 2 == 0 ? 16 : 11;
             compare({QK_FORMAT_NF4, kScales[k % 16 / 4], qk::kLayoutRows8, n, k, group, false,
                      QK_GROUPING_FLAT},
-                    QK_FORMAT_F32, 1 + k % 2, false);
+                    QK_FORMAT_F32, 1 + k % 8, false);
             compare({QK_FORMAT_NF4, QK_FORMAT_F32, qk::kLayoutRows8, 9, k, group, false,
                      QK_GROUPING_FLAT},
                     QK_FORMAT_F32, 1, false);
         }
     }
     for (const int32_t group : {32, 64, 128, 384, 16384}) {  // more than a panel
-        compare({QK_FORMAT_NF4, kScales[group / 32 % 4], qk::kLayoutRows8, 17, 16651, group, false,
-                 QK_GROUPING_FLAT},
-                QK_FORMAT_F32, 1 + group / 64 % 2, false);
+        for (const int64_t m : {int64_t{1} + group / 64 % 2, int64_t{3}, int64_t{9}}) {
+            compare({QK_FORMAT_NF4, kScales[group / 32 % 4], qk::kLayoutRows8, 17, 16651, group,
+                     false, QK_GROUPING_FLAT},
+                    QK_FORMAT_F32, m, false);
+        }
     }
 }
 

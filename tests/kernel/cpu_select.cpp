@@ -110,11 +110,11 @@ struct Case {
     Conditions facts;
 };
 constexpr Conditions kRow = kQuantized | kFourBits | kNibbles | kNibblesByRow | kIntegerEntries |
-                            kAlongK | kWholeSteps | kOneCut | kGroups16 | kGroupsOfLut8 |
-                            kGroupsWhole | kGroups64 | kEightRowsOfW | kWholeBytes | kScaled;
+                            kAlongK | kOneCut | kGroups16 | kGroupsOfLut8 | kGroupsWhole |
+                            kGroups64 | kEightRowsOfW | kWholeBytes | kScaled;
 constexpr Conditions kPackedRow = (kRow & ~kWholeBytes) | kPacked;
 constexpr Conditions kAnyGroups =
-    kQuantized | kAlongK | kWholeSteps | kGroupsOfLut8 | kEightRowsOfW | kWholeBytes | kScaled;
+    kQuantized | kAlongK | kGroupsOfLut8 | kEightRowsOfW | kWholeBytes | kScaled;
 constexpr Conditions kGroups = kGroups128 | kBlocks128;
 constexpr Conditions kMany = kBlockSums | kTwoRows | kFourRows | kFiveRows | kEightRows | kTileRows;
 constexpr Case kCases[] = {

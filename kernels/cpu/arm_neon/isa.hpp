@@ -95,6 +95,16 @@ struct NeonBase {
         return r;
     }
 
+    // a where a lane's end is at or before `column`, else b.
+    static Lanes where_past(const int32_t *ends, int32_t column, const Lanes &a, const Lanes &b) {
+        Lanes r;
+        QK_QUARTERS {
+            const uint32x4_t past = vcleq_s32(vld1q_s32(ends + 4 * q), vdupq_n_s32(column));
+            r.v[q] = vbslq_f32(past, a.v[q], b.v[q]);
+        }
+        return r;
+    }
+
     // Lanes that are masked off read as zero and touch no memory.
     static Lanes load_f32(const void *from) {
         Lanes r;

@@ -66,6 +66,11 @@ struct NeonBase {
         for (int i = 0; i < count; ++i) r.v[i] = a.v[i];
         return r;
     }
+    static Lanes where_past(const int32_t *ends, int32_t column, const Lanes &a, const Lanes &b) {
+        Lanes r;
+        QK_LANES r.v[i] = ends[i] <= column ? a.v[i] : b.v[i];
+        return r;
+    }
     static Lanes fma_where(Mask mask, const Lanes &a, const Lanes &b, const Lanes &c) {
         Lanes r = c;
         const int count = lanes_on(mask);

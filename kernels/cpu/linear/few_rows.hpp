@@ -19,11 +19,14 @@ constexpr int64_t kFewAhead = 1024;  // bytes of codes fetched ahead of use: 2 c
 // What is added to an entry: minus the group's zero before it is scaled, minus its minimum after.
 enum class Less { kNothing, kZeros, kMinima };
 
+// A step of 16 columns has a number a row. Where groups straddle rows a row has its group's numbers
+// up to ends[row] columns of it, then those of the group after, which are kFewRowsOfW numbers on.
 struct FewChunk {
     const uint8_t *codes[kFewRowsOfW / 8];  // of a block of 8 rows; past the last the first repeats
     int64_t pitch;                          // bytes from row to row of a block
-    const float *scale[8];                  // of a step of 16 columns, one a row
-    const float *less[8];
+    const float *scale[8], *less[8];        // of a step
+    int32_t at[8];                          // columns of the group before the step
+    const int32_t *ends;
     const float (*x)[kSlabColumns];
     int64_t rows, columns;
 };
@@ -38,13 +41,14 @@ template <class Isa, class Products>
 class FewRows {
   public:
     FewRows(const LinearArgs &args, const Device &device)
-        : args_(args), s_(geometry_of_blocks(args.w.geometry)), rows_(Products::rows(args.x.rows)),
-          scale_chunks_(chunks_of_groups(s_.group_size)), less_(less_of(args.w)),
+        : args_(args), s_(args.w.geometry), rows_(Products::rows(args.x.rows)),
+          scale_chunks_(chunks_of_groups(s_)), less_(less_of(args.w)),
           products_(args.w, args.x.rows), codes_(args.w), scales_(args.w, device),
           minima_(args.w, has_minimum(args.w) ? args.w.minimum : args.w.scale, device) {
         memset(x_, 0, sizeof(x_));
         memset(scale_, 0, sizeof(scale_));
         memset(minus_, 0, sizeof(minus_));
+        for (int32_t &end : ends_) end = INT32_MAX;
     }
 
     void run(int64_t first) {
@@ -66,38 +70,49 @@ class FewRows {
   private:
     static constexpr int64_t kGroups = 32;  // whose scales are widened at once
 
-    // Chunks that have as many groups at most, wherever they start.
-    static int64_t chunks_of_groups(int64_t size) {
-        const int64_t groups = kSlabColumns % size == 0 ? kGroups : kGroups - 2;
-        return max64(1, groups * size / kSlabColumns);
+    // Chunks that have as many groups at most, wherever they start; one more, where groups straddle
+    // rows.
+    static int64_t chunks_of_groups(const Geometry &s) {
+        const bool whole = s.flat || kSlabColumns % s.group_size == 0;
+        return max64(1, (whole ? kGroups : kGroups - 2) * s.group_size / kSlabColumns);
     }
 
+    // A panel's groups, the first of which starts at first_column_: where groups straddle rows
+    // each row's own, from the one that it has there.
     void load_scales(int64_t first, int64_t last) {
-        const Geometry &s = s_;
-        first_group_ = first * kSlabColumns / s.group_size;
-        const int64_t end = min64(last * kSlabColumns, s.k);
-        const int64_t count = ceil_div(end, s.group_size) - first_group_;
+        const int64_t size = s_.group_size, column = first * kSlabColumns;
+        const int64_t end = min64(last * kSlabColumns, s_.k);
+        first_group_ = column / size;
+        first_column_ = s_.flat ? column : first_group_ * size;
+        const int64_t count =
+            s_.flat ? ceil_div(end - column - 1, size) + 1 : ceil_div(end, size) - first_group_;
         for (int64_t b = 0; b < blocks_; ++b) {
-            const int64_t block = first_block_ + b;
-            const char *const from = scales_.load(block, first_group_, count);
+            const char *const from = load_panel(scales_, b, count);
             for (int64_t g = 0; g < count; ++g) {
                 memcpy(scale_[g] + 8 * b, from + 32 * g, 32);
                 prefetch(reinterpret_cast<const uint8_t *>(from + 32 * (g + count)));
             }
-            if (less_ != Less::kNothing) load_less(block, count, b);
+            if (less_ != Less::kNothing) load_less(b, count);
         }
     }
-    void load_less(int64_t block, int64_t count, int64_t place) {
-        if (less_ == Less::kZeros) {
-            const uint8_t *const zeros = codes_.zeros(block, first_group_, count);
-            for (int64_t g = 0; g < count; ++g) {
-                minus_zeros_8(zeros + 4 * g, minus_[g] + 8 * place);
+    const char *load_panel(ScalePanel<Isa> &panel, int64_t b, int64_t count) {
+        if (!s_.flat) return panel.load(first_block_ + b, first_group_, count);
+        return panel.load_straddling(first_block_ + b, first_column_, count, ends_ + 8 * b);
+    }
+    void load_less(int64_t b, int64_t count) {
+        if (less_ == Less::kMinima) {
+            const char *const minima = load_panel(minima_, b, count);
+            for (int64_t g = 0; g < count; ++g) minus_8(minima + 32 * g, minus_[g] + 8 * b);
+        } else if (s_.flat) {
+            for (int64_t i = 8 * b; i < min64(8 * b + 8, s_.n - first_block_ * 8); ++i) {
+                const int64_t group = group_of(s_, first_block_ * 8 + i, first_column_).group;
+                for (int64_t g = 0; g < min64(count, s_.group_count - group); ++g) {
+                    minus_[g][i] = -float(zero_of(args_.w, {0, group + g}));
+                }
             }
-            return;
-        }
-        const char *const minima = minima_.load(block, first_group_, count);
-        for (int64_t g = 0; g < count; ++g) {
-            minus_8(minima + 32 * g, minus_[g] + 8 * place);
+        } else {
+            const uint8_t *const zeros = codes_.zeros(first_block_ + b, first_group_, count);
+            for (int64_t g = 0; g < count; ++g) minus_zeros_8(zeros + 4 * g, minus_[g] + 8 * b);
         }
     }
 
@@ -111,12 +126,15 @@ class FewRows {
         chunk_.pitch =
             codes_.load_chunk(first_block_, blocks_, chunk, Products::kTakesRows, chunk_.codes);
         for (int64_t b = blocks_; b < rows_ / 8; ++b) chunk_.codes[b] = chunk_.codes[0];
-        int64_t group = column / s.group_size, next = (group + 1) * s.group_size;
-        for (int64_t step = 0; step < 8; ++step) {
-            if (column + 16 * step >= next) ++group, next += s.group_size;
-            chunk_.scale[step] = scale_[group - first_group_];
-            chunk_.less[step] = minus_[group - first_group_];
+        int64_t group = (column - first_column_) / s.group_size;
+        int64_t at = column - first_column_ - group * s.group_size;
+        for (int64_t step = 0; step < 8; ++step, at += 16) {
+            if (at >= s.group_size) ++group, at -= s.group_size;
+            chunk_.scale[step] = scale_[group];
+            chunk_.less[step] = minus_[group];
+            chunk_.at[step] = int32_t(at);
         }
+        chunk_.ends = ends_;
         chunk_.x = x_;
         chunk_.rows = 8 * blocks_;
         chunk_.columns = columns;
@@ -132,9 +150,10 @@ class FewRows {
     CodesOfBlocks<Isa> codes_;
     ScalePanel<Isa> scales_, minima_;  // the scales where there are none
     FewChunk chunk_ = {};
-    int64_t first_block_ = 0, blocks_ = 0, first_group_ = 0;
-    alignas(64) float scale_[kGroups][kFewRowsOfW];
-    alignas(64) float minus_[kGroups][kFewRowsOfW];
+    int64_t first_block_ = 0, blocks_ = 0, first_group_ = 0, first_column_ = 0;
+    alignas(64) float scale_[kGroups + 1][kFewRowsOfW];
+    alignas(64) float minus_[kGroups + 1][kFewRowsOfW];
+    alignas(64) int32_t ends_[kFewRowsOfW];
     alignas(64) float x_[kMostFewRows][kSlabColumns];
     alignas(64) FewTotals totals_;
 };

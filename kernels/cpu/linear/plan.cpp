@@ -25,9 +25,7 @@ Conditions facts_of_x(const LinearArgs &args) {
 Conditions facts_of_groups(const Geometry &s) {
     const int64_t size = s.group_size;
     const bool one_a_row = size >= s.k, blocks = size % 128 == 0;
-    const bool whole_steps = has_whole_steps(s);
-    return when(!s.flat, kAlongK) | when(whole_steps, kWholeSteps) |
-           when(one_a_row || size % 16 == 0, kGroups16 | kGroupsOfLut8) |
+    return when(!s.flat, kAlongK) | when(one_a_row || size % 16 == 0, kGroups16 | kGroupsOfLut8) |
            when(one_a_row || size == 16 || size == 32 || size == 64 || blocks, kGroupsWhole) |
            when(one_a_row || blocks, kGroups128) | when(one_a_row || size >= 64, kGroups64) |
            when(blocks, kBlocks128) | when(size == 16 || size == 32 || size == 64, kSmallGroups);

@@ -38,11 +38,10 @@ enum Condition : Conditions {
     kNibblesByRow = 1ull << 27,    // 4 bits, packed or row after row
     kNibbles = 1ull << 28,         // the same, or column after column
     kEightRows = 1ull << 29,       // of x, at least
-    kWholeSteps = 1ull << 30,      // groups end where 16 columns of a row do, if they straddle rows
-    kOneCut = 1ull << 31,          // the same, or one ends within 16 columns and only scales differ
-    kGroupsOfLut8 = 1ull << 32,    // as kGroups16, or of any size and codes of LUT8
-    kTwoRows = 1ull << 33,         // of x, at least
-    kTileRows = 1ull << 34,        // of x, at least: from here on two tiles of 16 pay
+    kOneCut = 1ull << 30,          // no group ends within 16 columns, or its scale alone differs
+    kGroupsOfLut8 = 1ull << 31,    // as kGroups16, or of any size and codes of LUT8
+    kTwoRows = 1ull << 32,         // of x, at least
+    kTileRows = 1ull << 33,        // of x, at least: from here on two tiles of 16 pay
 };
 
 // Conditions that are the case itself: their kernels are no faster ones for another case.
@@ -61,7 +60,6 @@ static constexpr const char *lacking_text(Conditions condition) {
         case kNoMinimum: return "weights have minima";
         case kInPlanes: return "w is in a GGUF file's records (qk_repack)";
         case kAlongK: return "groups of w straddle rows";
-        case kWholeSteps:
         case kOneCut: return "groups of w straddle rows within 16 columns";
         case kGroups16:
         case kGroupsOfLut8: return "the group size is not a multiple of 16";
@@ -169,12 +167,12 @@ constexpr LinearRow kLinearTable[] = {
     {QK_ON_X86(kLinearColumnsAvx2), "avx2 columns", 0, QK_ISA_AVX2, kColumnsCase},
     {QK_ON_X86(kLinearSingleAvx512), "avx512 single", 0, QK_ISA_AVX512, kSingleCase},
     {QK_ON_X86(kLinearFewAvx512), "avx512 few rows", 0, QK_ISA_AVX512,
-     kBatchCase | kWholeSteps | kFewRows | kNibblesByRow},
+     kBatchCase | kOneCut | kFewRows | kNibblesByRow},
     {QK_ON_X86(kLinearBatchAvx512), "avx512 batch", 0, QK_ISA_AVX512, kBatchCase},
     {QK_ON_X86(kLinearGemvAvx2), "avx2 gemv", 0, QK_ISA_AVX2, kGemvCase},
     {QK_ON_X86(kLinearSingleAvx2), "avx2 single", 0, QK_ISA_AVX2, kSingleCase},
     {QK_ON_X86(kLinearFewAvx2), "avx2 few rows", 0, QK_ISA_AVX2,
-     kBatchCase | kWholeSteps | kUpToFourRows | kNibblesByRow},
+     kBatchCase | kOneCut | kUpToFourRows | kNibblesByRow},
     {QK_ON_X86(kLinearBatchAvx2), "avx2 batch", 0, QK_ISA_AVX2, kBatchCase},
     {QK_ON_ARM(kLinearGemvNeon), "neon gemv", 0, QK_ISA_NEON, kGemvCase},
     {QK_ON_ARM(kLinearSingleNeon), "neon single", 0, QK_ISA_NEON, kSingleCase},

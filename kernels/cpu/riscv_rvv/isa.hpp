@@ -46,6 +46,11 @@ struct RvvBase {
         constexpr Signed lane = {0, 1, 2, 3, 4, 5, 6, 7, 8, 9, 10, 11, 12, 13, 14, 15};
         return {lane < int32_t(lanes_on(mask)) ? a.v : b.v};
     }
+    static Lanes where_past(const int32_t *ends, int32_t column, const Lanes &a, const Lanes &b) {
+        Signed end;
+        memcpy(&end, ends, sizeof(end));
+        return {end <= column ? a.v : b.v};
+    }
     static Lanes fma_where(Mask mask, const Lanes &a, const Lanes &b, const Lanes &c) {
         constexpr Signed lane = {0, 1, 2, 3, 4, 5, 6, 7, 8, 9, 10, 11, 12, 13, 14, 15};
         return {lane < int32_t(lanes_on(mask)) ? fma(a, b, c).v : c.v};

@@ -161,6 +161,10 @@ class ScalePanel {
     void load_steps(int64_t row_block, int64_t first, int64_t count, int64_t pitch, float *to) {
         stored_.load_steps(row_block * 8, first, count, group_reader(), pitch, to);
     }
+    const char *load_straddling(int64_t row_block, int64_t column, int64_t count, int32_t *ends) {
+        stored_.load_straddling(row_block * 8, column, count, group_reader(), scales_, ends);
+        return reinterpret_cast<const char *>(scales_);
+    }
 
     // Where groups straddle rows: `count` groups of a row from `first` on, with room for one
     // before; in place or in `to`, into whole runs of 16. As many from `next` on are fetched.

@@ -13,10 +13,7 @@ class ScalesOfRows {
     static constexpr int64_t kMost = kPanelSteps;  // groups at once, and a cut one
 
     ScalesOfRows(const Weight &w, const ScalePlane &plane)
-        : w_(w), plane_(plane), row_scales_(w, plane) {
-        const int64_t size = w.geometry.group_size;
-        if ((size & (size - 1)) == 0) shift_ = __builtin_ctzll(uint64_t(size));
-    }
+        : w_(w), plane_(plane), row_scales_(w, plane), group_of_code_(w.geometry) {}
 
     // Of rows row .. row + 7, 0 for those past the last: `count` groups from first_of(i) on, into
     // whole runs of 4. read(row, group, count, to) reads a run of groups of a row.
@@ -45,6 +42,34 @@ class ScalesOfRows {
         transpose(of_row, count, to);
     }
 
+    // Where groups straddle rows: `count` groups of each row, from the one that `column` is in on,
+    // which ends ends[i] columns later.
+    void load_straddling(int64_t row, int64_t column, int64_t count, float (*to)[8],
+                         int32_t *ends) {
+        row_scales_.start(0);
+        const auto read = [this](int64_t group, int64_t groups, float *of_row)
+                              QK_INLINE { row_scales_.read(group, groups, of_row); };
+        load_straddling(row, column, count, read, to, ends);
+    }
+    template <class Read>
+    QK_NOINLINE void load_straddling(int64_t row, int64_t column, int64_t count, const Read &read,
+                                     float (*to)[8], int32_t *ends) {
+        const Geometry &s = w_.geometry;
+        float of_row[8][kMost + 16];
+        for (int64_t i = 0; i < 8; ++i) {
+            const int64_t at = (row + i) * s.k + column, group = group_of_code_(at);
+            ends[i] = int32_t(min64((group + 1) * s.group_size - at, INT32_MAX));
+            if (row + i < s.n && group + round_up(count, 8) <= s.group_count &&
+                widen(group, count, of_row[i])) {
+                continue;
+            }
+            const int64_t there = row + i < s.n ? min64(count, s.group_count - group) : 0;
+            if (there > 0) read(group, there, of_row[i]);
+            for (int64_t g = there; g < round_up(count, 4); ++g) of_row[i][g] = 0;
+        }
+        transpose(of_row, count, to);
+    }
+
     // Where groups straddle rows: `count` steps of 16 columns from step `first` on, each with the
     // scale of the group where it starts, kMostSteps at most; up to 7 more are written. Rows are
     // `pitch` apart. read(group, count, to) reads a run of groups.
@@ -60,8 +85,8 @@ class ScalesOfRows {
                 memset(to, 0, size_t(count) * 4);
                 continue;
             }
-            const int64_t at = (row + i) * s.k + first * 16, group = group_of_code(at);
-            const int64_t last = group_of_code(at + (count - 1) * 16);
+            const int64_t at = (row + i) * s.k + first * 16, group = group_of_code_(at);
+            const int64_t last = group_of_code_(at + (count - 1) * 16);
             const int64_t groups = min64(last, s.group_count - 1) - group + 1;
             float scales[kMostSteps + 16];  // in whole runs of 16
             if (!in_place) read(group, groups, scales);
@@ -108,6 +133,24 @@ class ScalesOfRows {
     }
 
   private:
+    // Numbers that are scales, 8 at a time; whether they are.
+    QK_INLINE bool widen(int64_t group, int64_t count, float *to) const {
+        const char *const data = static_cast<const char *>(plane_.data);
+        switch (plane_.format->id) {
+            case QK_FORMAT_F32:
+                for (int64_t g = 0; g < count; g += 4) memcpy(to + g, data + (group + g) * 4, 16);
+                return true;
+            case QK_FORMAT_F16:
+                for (int64_t g = 0; g < count; g += 8)
+                    Isa::widen_f16(data + (group + g) * 2, to + g);
+                return true;
+            case QK_FORMAT_BF16:
+                for (int64_t g = 0; g < count; g += 8)
+                    Isa::widen_bf16(data + (group + g) * 2, to + g);
+                return true;
+            default: return false;
+        }
+    }
     template <size_t kLength>
     QK_INLINE static void transpose(const float (&of_row)[8][kLength], int64_t count,
                                     float (*to)[8]) {
@@ -117,14 +160,10 @@ class ScalesOfRows {
         }
     }
 
-    int64_t group_of_code(int64_t at) const {  // divisions take time
-        return shift_ >= 0 ? at >> shift_ : at / w_.geometry.group_size;
-    }
-
     const Weight &w_;
     const ScalePlane &plane_;
     RowScales<Isa> row_scales_;
-    int shift_ = -1;  // log2 of the group size
+    const GroupOfCode group_of_code_;
 };
 
 // The scales of 8 rows in any layout, or their minima.
@@ -146,10 +185,14 @@ class ScaleBlock {
     const char *load_columns(int64_t row, int64_t column, int64_t end) {
         const Geometry &s = w_.geometry;
         const int64_t size = s.group_size, first = column / size;
-        if (!s.flat) return load(row, first, ceil_div(end, size) - first);
-        const int64_t count = ceil_div(end - column - 1, size) + 1;  // of a row, at most
-        rows_.load(
-            row, count, [&](int64_t i) { return group_of(s, row + i, column).group; }, scales_);
+        if (s.flat) {
+            int32_t ends[8];
+            return load_straddling(row, column, ceil_div(end - column - 1, size) + 1, ends);
+        }
+        return load(row, first, ceil_div(end, size) - first);
+    }
+    const char *load_straddling(int64_t row, int64_t column, int64_t count, int32_t *ends) {
+        rows_.load_straddling(row, column, count, scales_, ends);
         return reinterpret_cast<const char *>(scales_);
     }
 

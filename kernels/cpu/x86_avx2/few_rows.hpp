@@ -18,7 +18,8 @@ class Avx2FewRows {
   public:
     static constexpr bool kTakesRows = false;
 
-    Avx2FewRows(const Weight &w, int64_t x_rows) : x_rows_(x_rows) {
+    Avx2FewRows(const Weight &w, int64_t x_rows)
+        : x_rows_(x_rows), cuts_(w.geometry.flat && w.geometry.k % 16 != 0) {
         float entries[16];
         entries_of(w, w.zero != nullptr ? 0 : common_zero(w), entries);
         planes_ = Avx2::load_planes(entries);
@@ -70,16 +71,18 @@ class Avx2FewRows {
     template <bool kHalves>
     void multiply(const FewChunk &chunk, int64_t row, Less less, FewTotals &totals) const {
         switch (less) {
-            case Less::kNothing: return multiply<kHalves, Less::kNothing>(chunk, row, totals);
-            case Less::kZeros: return multiply<kHalves, Less::kZeros>(chunk, row, totals);
-            case Less::kMinima: return multiply<kHalves, Less::kMinima>(chunk, row, totals);
+            case Less::kNothing:
+                return cuts_ ? multiply<kHalves, Less::kNothing, true>(chunk, row, totals)
+                             : multiply<kHalves, Less::kNothing, false>(chunk, row, totals);
+            case Less::kZeros: return multiply<kHalves, Less::kZeros, false>(chunk, row, totals);
+            case Less::kMinima: return multiply<kHalves, Less::kMinima, false>(chunk, row, totals);
         }
     }
-    template <bool kHalves, Less less>
+    template <bool kHalves, Less less, bool cuts>
     void multiply(const FewChunk &chunk, int64_t row, FewTotals &totals) const {
         switch (x_rows_) {
-            case 3: return multiply<kHalves, less, 3>(chunk, row, totals);
-            default: multiply<kHalves, less, 4>(chunk, row, totals);
+            case 3: return multiply<kHalves, less, cuts, 3>(chunk, row, totals);
+            default: multiply<kHalves, less, cuts, 4>(chunk, row, totals);
         }
     }
 
@@ -88,14 +91,15 @@ class Avx2FewRows {
         __m256 of[kCount][2];
     };
 
-    template <bool kHalves, Less less, int kCount>
+    // `cuts`: groups end within a step.
+    template <bool kHalves, Less less, bool cuts, int kCount>
     QK_NOINLINE void multiply(const FewChunk &chunk, int64_t row, FewTotals &totals) const {
         Sums<kCount> sums;
         QK_UNROLL
         for (auto &sum : sums.of) sum[0] = sum[1] = _mm256_setzero_ps();
         for (int64_t step = 0; step < 8; step += 2) {
-            add_step<kHalves, less, 0>(chunk, step, row, sums);
-            add_step<kHalves, less, 1>(chunk, step + 1, row, sums);
+            add_step<kHalves, less, cuts, 0>(chunk, step, row, sums);
+            add_step<kHalves, less, cuts, 1>(chunk, step + 1, row, sums);
         }
         QK_UNROLL
         for (int j = 0; j < kCount; ++j) {
@@ -107,22 +111,47 @@ class Avx2FewRows {
         }
     }
 
+    // Of 8 rows, `at` columns after a group has started: what is theirs, or the group's after.
+    struct OfGroups {
+        const float *from;
+        const int32_t *ends;
+
+        QK_INLINE __m256 load(int32_t at) const {
+            return Avx2::where_past(ends, at, _mm256_load_ps(from + kFewRowsOfW),
+                                    _mm256_load_ps(from));
+        }
+    };
+    struct StepOf8 {
+        OfGroups scales;
+        int32_t at;
+        __m256 scale, less;  // where the step starts
+    };
+    template <Less less>
+    QK_INLINE static StepOf8 load_step(const FewChunk &chunk, int64_t step, int64_t row) {
+        StepOf8 of = {{chunk.scale[step] + row, chunk.ends + row}, chunk.at[step], {}, {}};
+        of.scale = of.less = of.scales.load(of.at);
+        if (less != Less::kNothing) {
+            of.less = OfGroups{chunk.less[step] + row, chunk.ends + row}.load(of.at);
+        }
+        return of;
+    }
+
     // 16 columns, or as many as there are.
-    template <bool kHalves, Less less, int odd, int kCount>
+    template <bool kHalves, Less less, bool cuts, int odd, int kCount>
     QK_INLINE void add_step(const FewChunk &chunk, int64_t step, int64_t row,
                             Sums<kCount> &sums) const {
         const float *x = chunk.x[0] + 16 * step;
-        const float *const scale = chunk.scale[step] + row, *const by = chunk.less[step] + row;
+        StepOf8 of[2] = {load_step<less>(chunk, step, row), load_step<less>(chunk, step, row + 8)};
         const int64_t columns = min64(16, chunk.columns - 16 * step);
         const __m256i *codes = codes_[step / 2][0];
         __m256 weight[4][2];
         for (int64_t left = columns; left >= 4; left -= 4, x += 4, codes += 2) {
-            look_up<kHalves, less, odd>(codes, scale, by, weight);
+            look_up<kHalves, less, cuts, odd>(codes, of, weight);
             QK_UNROLL
             for (int c = 0; c < 4; ++c) add_column(weight[c], x + c, sums);
         }
         if (columns <= 0 || columns % 4 == 0) return;
-        look_up<kHalves, less, odd>(codes, scale, by, weight);
+        look_up<kHalves, less, cuts, odd>(codes, of, weight);
         for (int64_t c = 0; c < columns % 4; ++c) add_column(weight[c], x + c, sums);
     }
 
@@ -138,9 +167,8 @@ class Avx2FewRows {
     }
 
     // Weights of 4 columns of 16 rows.
-    template <bool kHalves, Less less, int odd>
-    QK_INLINE void look_up(const __m256i *codes, const float *scale, const float *by,
-                           __m256 (&weight)[4][2]) const {
+    template <bool kHalves, Less less, bool cuts, int odd>
+    QK_INLINE void look_up(const __m256i *codes, StepOf8 (&of)[2], __m256 (&weight)[4][2]) const {
         QK_UNROLL
         for (int half = 0; half < 2; ++half) {
             const __m256i bytes = _mm256_load_si256(codes + half);
@@ -152,14 +180,14 @@ class Avx2FewRows {
             } else {
                 Avx2::look_up_planes(planes_, nibbles, entry);
             }
-            const __m256 factor = _mm256_load_ps(scale + 8 * half);
-            const __m256 less_by = _mm256_load_ps(by + 8 * half);
+            StepOf8 &step = of[half];
             QK_UNROLL
             for (int c = 0; c < 4; ++c) {
+                if (cuts) step.scale = step.scales.load(step.at++);
                 __m256 number = entry[2 * c];
-                if (less == Less::kZeros) number = _mm256_add_ps(number, less_by);
-                number = _mm256_mul_ps(number, factor);
-                if (less == Less::kMinima) number = _mm256_add_ps(number, less_by);
+                if (less == Less::kZeros) number = _mm256_add_ps(number, step.less);
+                number = _mm256_mul_ps(number, step.scale);
+                if (less == Less::kMinima) number = _mm256_add_ps(number, step.less);
                 weight[c][half] = number;
             }
         }
@@ -178,6 +206,7 @@ class Avx2FewRows {
     }
 
     const int64_t x_rows_;
+    const bool cuts_;
     Avx2::Planes planes_;
     bool halves_ = true;  // entries are
     alignas(64) __m256i codes_[4][4][2];

@@ -70,6 +70,17 @@ struct Avx2Base : Avx2Planes, Avx2Bytes, Avx2ByteNumbers {
         return {_mm256_blendv_ps(b.low, a.low, low), _mm256_blendv_ps(b.high, a.high, high)};
     }
 
+    // a where a lane's end is at or before `column`, else b.
+    static __m256 where_past(const int32_t *ends, int32_t column, __m256 a, __m256 b) {
+        const __m256i end = _mm256_loadu_si256(reinterpret_cast<const __m256i *>(ends));
+        const __m256i before = _mm256_cmpgt_epi32(end, _mm256_set1_epi32(column));
+        return _mm256_blendv_ps(a, b, _mm256_castsi256_ps(before));
+    }
+    static Lanes where_past(const int32_t *ends, int32_t column, Lanes a, Lanes b) {
+        return {where_past(ends, column, a.low, b.low),
+                where_past(ends + 8, column, a.high, b.high)};
+    }
+
     // Lanes that are masked off read as zero and touch no memory.
     static Lanes load_f32(const void *from) {
         const float *const at = static_cast<const float *>(from);

@@ -21,7 +21,8 @@ class Avx512FewRows {
     static constexpr bool kTakesRows = true;
 
     Avx512FewRows(const Weight &w, int64_t x_rows)
-        : x_rows_(x_rows), vectors_(rows(x_rows) / 16), entries_(packed_entries<Avx512>(w)) {
+        : x_rows_(x_rows), vectors_(rows(x_rows) / 16), straddles_(w.geometry.flat),
+          cuts_(straddles_ && w.geometry.k % 16 != 0), entries_(packed_entries<Avx512>(w)) {
         const bool packed = w.layout->id == kLayoutRows8;
         const uint32_t swapped = w.layout->id == QK_LAYOUT_ROW_HIGH ? 1 : 0;
         for (uint32_t c = 0; c < kSlabColumns; ++c) {
@@ -37,9 +38,11 @@ class Avx512FewRows {
             transpose(chunk.codes[2 * v], chunk.codes[2 * v + 1], chunk.pitch, v);
         }
         switch (less) {
-            case Less::kNothing: return multiply<Less::kNothing>(chunk, totals);
-            case Less::kZeros: return multiply<Less::kZeros>(chunk, totals);
-            case Less::kMinima: return multiply<Less::kMinima>(chunk, totals);
+            case Less::kNothing:
+                return cuts_ ? multiply<Less::kNothing, true>(chunk, totals)
+                             : multiply<Less::kNothing, false>(chunk, totals);
+            case Less::kZeros: return multiply<Less::kZeros, false>(chunk, totals);
+            case Less::kMinima: return multiply<Less::kMinima, false>(chunk, totals);
         }
     }
 
@@ -57,16 +60,17 @@ class Avx512FewRows {
                                     [&](int j, __m512i word) QK_INLINE { words_[j][v] = word; });
     }
 
-    template <Less less>
+    template <Less less, bool cuts>
     void multiply(const FewChunk &chunk, FewTotals &totals) const {
         switch (x_rows_) {
-            case 3: return multiply<3, 4, less>(chunk, totals);
-            case 4: return multiply<4, 4, less>(chunk, totals);
-            default: return multiply<6, 2, less>(chunk, totals);
+            case 3: return multiply<3, 4, less, cuts>(chunk, totals);
+            case 4: return multiply<4, 4, less, cuts>(chunk, totals);
+            default: return multiply<6, 2, less, cuts>(chunk, totals);
         }
     }
 
-    template <int kCount, int kVectors, Less less>
+    // `cuts`: groups end within a step.
+    template <int kCount, int kVectors, Less less, bool cuts>
     QK_NOINLINE void multiply(const FewChunk &chunk, FewTotals &totals) const {
         Lanes<Avx512> sum[kCount][kVectors];
         QK_UNROLL
@@ -75,15 +79,23 @@ class Avx512FewRows {
             for (int v = 0; v < kVectors; ++v) sum[j][v] = Avx512::zero_lanes();
         }
         const Table<Avx512> entries = entries_;
+        const bool straddles = cuts || straddles_;
         for (int64_t step = 0; 16 * step < chunk.columns; ++step) {
-            Lanes<Avx512> scale[kVectors];
+            int32_t at = chunk.at[step];
+            const auto of_rows = [&](const float *from, int v) QK_INLINE {
+                const Lanes<Avx512> now = Avx512::load_f32(from + 16 * v);
+                if (!straddles) return now;
+                return Avx512::where_past(chunk.ends + 16 * v, at,
+                                          Avx512::load_f32(from + kFewRowsOfW + 16 * v), now);
+            };
+            Lanes<Avx512> scale[kVectors], by[kVectors];
             QK_UNROLL
             for (int v = 0; v < kVectors; ++v) {
-                scale[v] = Avx512::load_f32(chunk.scale[step] + 16 * v);
+                scale[v] = of_rows(chunk.scale[step], v);
+                by[v] = less == Less::kNothing ? scale[v] : of_rows(chunk.less[step], v);
             }
-            const float *const by = chunk.less[step];
             const int64_t end = min64(16 * step + 16, chunk.columns);
-            for (int64_t c = 16 * step; c < end; ++c) {
+            for (int64_t c = 16 * step; c < end; ++c, ++at) {
                 const __m512i *const words = words_[word_[c]];
                 const __m512i shift = _mm512_set1_epi32(int(shift_[c]));
                 Lanes<Avx512> weight[kVectors];
@@ -91,13 +103,10 @@ class Avx512FewRows {
                 for (int v = 0; v < kVectors; ++v) {
                     const Words<Avx512> codes = {_mm512_srlv_epi32(words[v], shift)};
                     Lanes<Avx512> number = Avx512::look_up<0>(entries, codes);
-                    if (less == Less::kZeros) {
-                        number = Avx512::add(number, Avx512::load_f32(by + 16 * v));
-                    }
+                    if (cuts) scale[v] = of_rows(chunk.scale[step], v);
+                    if (less == Less::kZeros) number = Avx512::add(number, by[v]);
                     number = Avx512::mul(number, scale[v]);
-                    if (less == Less::kMinima) {
-                        number = Avx512::add(number, Avx512::load_f32(by + 16 * v));
-                    }
+                    if (less == Less::kMinima) number = Avx512::add(number, by[v]);
                     weight[v] = number;
                 }
                 QK_UNROLL
@@ -121,6 +130,7 @@ class Avx512FewRows {
     }
 
     const int64_t x_rows_, vectors_;  // of 16 rows of w
+    const bool straddles_, cuts_;     // groups of w do, end within a step
     const Table<Avx512> entries_;
     uint16_t word_[kSlabColumns];   // where a column is
     uint32_t shift_[kSlabColumns];  // and its nibble

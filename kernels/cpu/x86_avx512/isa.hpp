@@ -57,6 +57,13 @@ struct Avx512 : Avx512Chunks, Avx512Transposes {
         return {_mm512_mask_blend_ps(mask.v, b.v, a.v)};
     }
 
+    // a where a lane's end is at or before `column`, else b.
+    static Lanes where_past(const int32_t *ends, int32_t column, Lanes a, Lanes b) {
+        const __mmask16 past =
+            _mm512_cmple_epi32_mask(_mm512_loadu_si512(ends), _mm512_set1_epi32(column));
+        return where({past}, a, b);
+    }
+
     // The first `count` lanes, any count.
     static Mask first_lanes(int64_t count) {
         if (count >= 16) return {0xffff};
