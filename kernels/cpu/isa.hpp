@@ -87,17 +87,25 @@ concept Scales = requires(const char *from, const float *values, float *to, cons
     static_cast<LookUpColumns>(Isa::columns_lookup(device));
 };
 
+// What 16 rows of w have in the 8 steps of 128 columns, one number a row. Where groups straddle
+// rows a row has its group's numbers up to ends[row] columns of it, then those of the group after,
+// which are 16 numbers on.
+struct StepsOf16 {
+    const float *scale[8], *minus_zero[8];
+    int32_t at[8];  // columns of the group before the step
+    const int32_t *ends;
+};
+
 // Rows to columns: 16 x 16 dwords, 16 x 64 bytes, strides in bytes, and packed codes straight to
 // weights.
 template <class Isa>
 concept Transposes = requires(const uint8_t *const (&codes)[2], Table<Isa> table,
-                              const float *const *scales, const uint16_t *past, const void *from,
-                              void *to, float *out, const uint8_t *bytes, uint8_t (*columns)[16]) {
+                              const StepsOf16 &steps, const void *from, void *to, float *out,
+                              const uint8_t *bytes, uint8_t (*columns)[16]) {
     Isa::transpose_block(from, int64_t{64}, to, int64_t{64});
     Isa::transpose_bytes(bytes, int64_t{64}, columns);  // 16 rows of 64 bytes
-    // <zeros, cuts>; past[j]: rows whose column j of a step has the next step's scale
-    Isa::template look_up_transposed<true, false>(codes, table, scales, scales, past, out,
-                                                  int64_t{16});
+    // <zeros, cuts>: groups that straddle rows end within a step
+    Isa::template look_up_transposed<true, false>(codes, table, steps, out, int64_t{16});
 };
 
 // f32 to 16 bits, rounded to the nearest, ties to even, a NaN quiet; `stream` is past the caches.

@@ -1,7 +1,7 @@
 // A slab of w: 128 columns of kSlab rows as f32, a column's rows side by side, from any layout.
 #pragma once
 #include "cpu/linear/decode.hpp"
-#include "cpu/shared/row_tile.hpp"
+#include "cpu/shared/row_blocks.hpp"
 #include "cpu/shared/transpose.hpp"
 #include "cpu/zero_words.hpp"
 
@@ -38,32 +38,26 @@ inline void minus_zeros_8(const uint8_t *zeros, float *to) {
     memcpy(to, &minus, sizeof(minus));
 }
 
-// Rows of nibbles in sequence, from whole bytes on, whose weights are looked up.
+// Rows of nibbles in sequence, whose weights are looked up.
 inline bool stores_rows(const Weight &w) {
-    const int64_t pad = w.layout->bits == 4 ? run_pad(w) : 0;
-    return (pad > 1 || (pad == 1 && w.geometry.k % 2 == 0)) && !has_minimum(w);
-}
-
-// Whether a step of 16 columns has one zero and minimum, and one scale or two.
-inline bool decodes_steps(const Weight &w) {
-    if (!w.geometry.flat) return true;
-    return scales_steps(w) || (has_whole_steps(w.geometry) && w.zero == nullptr);
+    return w.layout->bits == 4 && run_pad(w) > 0 && !has_minimum(w);
 }
 
 template <class Isa>
 class SlabDecoder {
   public:
     SlabDecoder(const Weight &w, const Device &device)
-        : w_(w), packed_(w.layout->id == kLayoutRows8 && decodes_steps(w)),
-          cuts_(packed_ && w.geometry.flat && w.geometry.k % 16 != 0),
-          s_(packed_ ? geometry_of_blocks(w.geometry) : w.geometry),
+        : w_(w), s_(w.geometry),
+          packed_(w.layout->id == kLayoutRows8 && (!w.geometry.flat || scales_steps(w))),
+          cuts_(w.geometry.flat && w.geometry.k % 16 != 0),
           by_columns_(stores_columns(w) && !has_minimum(w)), by_rows_(stores_rows(w)),
           lowered_(has_minimum(w)), scales_(w, device),
-          minima_(w, lowered_ ? w.minimum : w.scale, device), any_scales_(w), zeros_(w),
+          minima_(w, lowered_ ? w.minimum : w.scale, device), any_scales_(w), zeros_(w), codes_(w),
           decoder_(w), entries_(packed_entries<Isa>(w)) {
         for (auto &group : minus_zero_) {
             for (float &zero : group) zero = -0.0f;  // which leaves an entry of -0 as it is
         }
+        for (int32_t &end : ends_) end = INT32_MAX;
     }
 
     // Columns column .. end from a multiple of 128 on, to[column][row of the slab]. Rows past the
@@ -87,19 +81,16 @@ class SlabDecoder {
     // Once a block of columns: divisions take time.
     void number_groups(int64_t column, int64_t end) {
         if (column == column_) return;
-        const int64_t size = s_.group_size;
+        const int64_t size = s_.group_size, first = s_.flat ? 0 : column % size;
         column_ = column;
         group_ = column / size;
-        const bool flat = s_.flat;
-        groups_ = flat ? ceil_div(end - column - 1, size) + 1 : ceil_div(end, size) - group_;
+        groups_ = s_.flat ? ceil_div(end - column - 1, size) + 1 : ceil_div(end, size) - group_;
         for (int64_t step = 0; step < 8; ++step) {
-            const int64_t at = min64(column + step * 16, end - 1);
-            int64_t group = flat ? kNow : at / size - group_;
-            if (cuts_) group = min64(step, groups_);  // the last one may be the next step's
-            scale_of_step_[step] = scale_[group];
-            zero_of_step_[step] = minus_zero_[group];
+            const int64_t at = first + min64(step * 16, (end - column - 1) / 16 * 16);
+            steps_.at[step] = int32_t(at % size);
+            steps_.scale[step] = scale_[at / size];
+            steps_.minus_zero[step] = minus_zero_[at / size];
         }
-        scale_of_step_[8] = scale_[8];
     }
 
     // 16 rows of any layout: decoded by rows, then transposed.
@@ -122,69 +113,55 @@ class SlabDecoder {
     // 16 rows of nibbles in sequence: a word of every row side by side is 8 columns.
     void decode_rows(int64_t row, int64_t column, int64_t end, float *to) {
         constexpr int64_t kBytes = kSlabColumns / 2;
-        const Geometry &s = w_.geometry;
-        const int64_t rows = min64(16, s.n - row), bytes = ceil_div(end - column, 2);
-        int64_t pitch = round_up(s.k, run_pad(w_)) / 2;
-        const uint8_t *from = static_cast<const uint8_t *>(w_.data) + row * pitch + column / 2;
-        alignas(64) uint8_t some[16][kBytes] = {}, words[16][kBytes];
-        for (int64_t i = 0; i < rows; ++i) prefetch(from + i * pitch + kBytes);
-        if (rows < 16 || bytes < kBytes) {
-            for (int64_t i = 0; i < rows; ++i) memcpy(some[i], from + i * pitch, size_t(bytes));
-            from = some[0], pitch = kBytes;
-        }
-        Isa::transpose_block(from, pitch, words, kBytes);
+        const int64_t rows = min64(16, s_.n - row);
+        alignas(64) uint8_t words[16][kBytes];
+        const uint8_t *codes[2];  // one after the other
+        const int64_t pitch = codes_.load_chunk(row / 8, 2, column / kSlabColumns, true, codes);
+        for (int64_t i = 0; i < 16; ++i) prefetch(codes[0] + i * pitch + kBytes);
+        Isa::transpose_block(codes[0], pitch, words, kBytes);
         load_row_groups(row, rows, column, end);
-        w_.layout->id == QK_LAYOUT_ROW_HIGH ? put_rows<1>(words, end - column, to)
-                                            : put_rows<0>(words, end - column, to);
+        const bool swapped = w_.layout->id == QK_LAYOUT_ROW_HIGH;
+        if (s_.flat) {
+            swapped ? put_rows<1, true>(words, end - column, to)
+                    : put_rows<0, true>(words, end - column, to);
+        } else {
+            swapped ? put_rows<1, false>(words, end - column, to)
+                    : put_rows<0, false>(words, end - column, to);
+        }
     }
     QK_NOINLINE void load_row_groups(int64_t row, int64_t rows, int64_t column, int64_t end) {
-        for (int64_t i = 0; i < rows; i += 8) {
-            const char *const scales = any_scales_.load_columns(row + i, column, end);
-            for (int64_t g = 0; g < groups_; ++g) memcpy(scale_[g] + i, scales + g * 32, 32);
-        }
+        s_.flat ? load_straddling(row, rows, column) : load_scales_of_rows(row, rows, column, end);
         for (int64_t i = 0; i < rows && w_.zero != nullptr; ++i) {
-            const GroupIndex first = group_of(w_.geometry, row + i, column);
-            const int64_t last = group_of(w_.geometry, row + i, end - 1).group;
+            const GroupIndex first = group_of(s_, row + i, column);
+            const int64_t last = group_of(s_, row + i, end - 1).group;
             for (int64_t g = 0; g <= last - first.group; ++g) {
                 minus_zero_[g][i] = -float(zero_of(w_, {first.row, first.group + g}));
             }
         }
-        if (w_.geometry.flat) find_ends(row, rows, column, end);
     }
-    // Where groups that straddle rows end: ends_[c] has a bit for each row whose next one starts
-    // there.
-    void find_ends(int64_t row, int64_t rows, int64_t column, int64_t end) {
-        const Geometry &s = w_.geometry;
-        memset(ends_, 0, sizeof(ends_));
-        for (int64_t i = 0; i < rows; ++i) {
-            const int64_t before = ((row + i) * s.k + column) % s.group_size;
-            for (int64_t c = s.group_size - before; c < end - column; c += s.group_size) {
-                ends_[c] = uint16_t(ends_[c] | 1u << i);
-            }
-            number_[i] = 0;
+    void load_scales_of_rows(int64_t row, int64_t rows, int64_t column, int64_t end) {
+        for (int64_t i = 0; i < rows; i += 8) {
+            const char *const scales = any_scales_.load_columns(row + i, column, end);
+            for (int64_t g = 0; g < groups_; ++g) memcpy(scale_[g] + i, scales + g * 32, 32);
         }
-        memcpy(scale_[kNow], scale_[0], sizeof(scale_[0]));
-        memcpy(minus_zero_[kNow], minus_zero_[0], sizeof(minus_zero_[0]));
     }
-    void start_groups(uint32_t rows) {
-        for (; rows != 0; rows &= rows - 1) {
-            const int i = __builtin_ctz(rows);
-            const int64_t group = ++number_[i];
-            scale_[kNow][i] = scale_[group][i];
-            minus_zero_[kNow][i] = minus_zero_[group][i];
+    // Each row's groups from its own first one on; after ends_[row] of a group's columns the next.
+    void load_straddling(int64_t row, int64_t rows, int64_t column) {
+        for (int64_t i = 0; i < rows; i += 8) {
+            const char *const scales =
+                any_scales_.load_straddling(row + i, column, groups_, ends_ + i);
+            for (int64_t g = 0; g < groups_; ++g) memcpy(scale_[g] + i, scales + g * 32, 32);
         }
     }
     // `kSwapped`: neighbours of a byte have changed places.
-    template <int kSwapped>
+    template <int kSwapped, bool flat>
     QK_NOINLINE void put_rows(const uint8_t (&words)[16][kSlabColumns / 2], int64_t columns,
-                              float *to) {
+                              float *to) const {
         const Table<Isa> table = entries_;
-        const bool flat = w_.geometry.flat;
         for (int64_t column = 0; column < columns; column += 8) {
             const Words<Isa> eight = Isa::load_words(words[column / 8]);
             for_each_step([&]<int step>() QK_INLINE {
-                if (flat && ends_[column + step] != 0) start_groups(ends_[column + step]);
-                put_column<(step ^ kSwapped)>(table, eight, column + step, to);
+                put_column<(step ^ kSwapped), flat>(table, eight, column + step, to);
             });
         }
     }
@@ -214,13 +191,19 @@ class SlabDecoder {
             }
         }
     }
-    template <int step>
+    template <int nibble, bool flat = false>
     QK_INLINE void put_column(const Table<Isa> &table, const Words<Isa> &words, int64_t column,
                               float *to) const {
-        const Lanes<Isa> entry = Isa::add(Isa::template look_up<step>(table, words),
-                                          Isa::load_f32(zero_of_step_[column / 16]));
-        Isa::store_f32(to + column * kSlab<Isa>,
-                       Isa::mul(entry, Isa::load_f32(scale_of_step_[column / 16])));
+        const int64_t step = column / 16;
+        const auto of_rows = [&](const float *from) QK_INLINE {
+            const Lanes<Isa> now = Isa::load_f32(from);
+            if (!flat) return now;
+            return Isa::where_past(ends_, steps_.at[step] + int32_t(column % 16),
+                                   Isa::load_f32(from + 16), now);
+        };
+        const Lanes<Isa> entry =
+            Isa::add(Isa::template look_up<nibble>(table, words), of_rows(steps_.minus_zero[step]));
+        Isa::store_f32(to + column * kSlab<Isa>, Isa::mul(entry, of_rows(steps_.scale[step])));
     }
 
     // gptq: a word a row, 8 columns.
@@ -268,22 +251,22 @@ class SlabDecoder {
 
     // 16 packed rows: their codes are transposed, word j of every row side by side, then looked up.
     void decode_packed(int64_t row, int64_t column, float *to) {
-        const Geometry &s = w_.geometry;
-        const int64_t chunks = ceil_div(s.k, kSlabColumns);
-        const int64_t blocks = row + 8 < s.n ? 2 : 1;
+        const int64_t chunks = ceil_div(s_.k, kSlabColumns);
+        const int64_t blocks = row + 8 < s_.n ? 2 : 1;
         const uint8_t *codes[2];
         for (int64_t b = 0; b < blocks; ++b) {
             const int64_t block = row / 8 + b;
             codes[b] = packed_chunk(w_, block * chunks + column / kSlabColumns);
-            load_groups(block, 8 * b);
+            if (!s_.flat) load_groups(block, 8 * b);
             for (int64_t at = 0; at < 512; at += 64) prefetch(codes[b] + 512 + at);
         }
         if (blocks == 1) codes[1] = codes[0];
-        if (cuts_) find_cuts(row);
-        if (w_.zero != nullptr) {
-            decode_words<true, false>(codes, to);
-        } else {
+        if (s_.flat) {
+            load_straddling(row, 8 * blocks, column);
             cuts_ ? decode_words<false, true>(codes, to) : decode_words<false, false>(codes, to);
+        } else {
+            w_.zero != nullptr ? decode_words<true, false>(codes, to)
+                               : decode_words<false, false>(codes, to);
         }
         if (lowered_) lower(row / 8, blocks, to);
     }
@@ -295,7 +278,7 @@ class SlabDecoder {
             for (int64_t g = 0; g < groups_; ++g) memcpy(minimum[g] + 8 * b, minima + g * 32, 32);
         }
         for (int64_t step = 0; step < 8; ++step) {
-            const int64_t group = (scale_of_step_[step] - scale_[0]) / 16;
+            const int64_t group = (steps_.scale[step] - scale_[0]) / 16;
             const Lanes<Isa> by = Isa::mul(Isa::load_f32(minimum[group]), Isa::splat(-1));
             for (int64_t c = 0; c < 16; ++c, to += kSlab<Isa>) {
                 Isa::store_f32(to, Isa::add(Isa::load_f32(to), by));
@@ -303,20 +286,10 @@ class SlabDecoder {
         }
     }
 
-    // past_[j]: rows whose groups end before column j of a step.
-    void find_cuts(int64_t row) {
-        memset(past_, 0, sizeof(past_));
-        for (int64_t i = 0; i < 16; ++i) {
-            const int64_t cut = 16 - (row + i) * w_.geometry.k % 16;
-            for (int64_t j = cut; j < 16; ++j) past_[j] = uint16_t(past_[j] | 1u << i);
-        }
-    }
-
     // Scales and zeros of a block of 8 rows, to the rows' places.
     void load_groups(int64_t block, int64_t place) {
-        const int64_t count = groups_ + cuts_;
-        const char *const scales = scales_.load(block, group_, count);
-        for (int64_t g = 0; g < count; ++g) memcpy(scale_[g] + place, scales + g * 32, 32);
+        const char *const scales = scales_.load(block, group_, groups_);
+        for (int64_t g = 0; g < groups_; ++g) memcpy(scale_[g] + place, scales + g * 32, 32);
         prefetch(reinterpret_cast<const uint8_t *>(scales) + groups_ * 32);
         if (w_.zero == nullptr) return;
         const uint8_t *const zeros = packed_zeros(w_, block, group_);
@@ -325,28 +298,25 @@ class SlabDecoder {
 
     template <bool zeros, bool cuts>
     QK_NOINLINE void decode_words(const uint8_t *const (&codes)[2], float *to) const {
-        Isa::template look_up_transposed<zeros, cuts>(codes, entries_, scale_of_step_,
-                                                      zero_of_step_, past_, to, kSlab<Isa>);
+        Isa::template look_up_transposed<zeros, cuts>(codes, entries_, steps_, to, kSlab<Isa>);
     }
 
-    // Groups of 128 columns that start anywhere, and where they straddle rows, those of now.
-    static constexpr int64_t kGroups = 9, kNow = kGroups;
+    static constexpr int64_t kGroups = 9;  // of 128 columns that start anywhere
 
     const Weight &w_;
+    const Geometry &s_;
     const bool packed_, cuts_;  // groups end within a step
-    const Geometry s_;
     bool by_columns_, by_rows_, lowered_;
     ScalePanel<Isa> scales_;      // packed
     ScalePanel<Isa> minima_;      // packed; the scales where there are none
     ScaleBlock<Isa> any_scales_;  // every other layout
     ZeroWords zeros_;
+    CodesOfBlocks<Isa, 2> codes_;
     Decoder<Isa> decoder_;
     Table<Isa> entries_;
-    int64_t column_ = -1, group_ = 0, groups_ = 0;                // of the columns that are decoded
-    const float *scale_of_step_[9] = {}, *zero_of_step_[8] = {};  // the next chunk's first too
-    uint16_t past_[16] = {};
-    uint16_t ends_[kSlabColumns] = {};
-    int64_t number_[16] = {};
+    int64_t column_ = -1, group_ = 0, groups_ = 0;  // of the columns that are decoded
+    alignas(64) int32_t ends_[16];
+    StepsOf16 steps_ = {{}, {}, {}, ends_};
     alignas(64) float scale_[kGroups + 1][16] = {};
     alignas(64) float minus_zero_[kGroups + 1][16];
     alignas(64) float weights_[kSlabColumns / 16][8][16] = {};

@@ -139,30 +139,27 @@ struct Fallbacks : Base {
     }
 
     // Weights of 16 rows' codes: nibble `step` of dword j of every row is column 16 * step + j,
-    // stored at to[column * pitch]. `codes`: of rows 0..7 and 8..15; scales (and zeros, negated) by
-    // step. `cuts`: column j of a step has the next step's scale in the rows of past[j].
+    // stored at to[column * pitch]. `codes`: of rows 0..7 and 8..15.
     template <bool zeros, bool cuts>
     static void look_up_transposed(const uint8_t *const (&codes)[2], const Table &entries,
-                                   const float *const *scales, const float *const *minus_zeros,
-                                   const uint16_t *past, float *to, int64_t pitch) {
+                                   const StepsOf16 &steps, float *to, int64_t pitch) {
         uint8_t columns[16][64];
         transpose_rows(codes[0], codes[1], columns);
         const Table table = entries;  // a copy that nothing points to
-        for (int64_t j = 0; j < 16; ++j, to += pitch) {
+        const auto scale = [&](int64_t step, int32_t column) QK_INLINE {
+            const float *const from = steps.scale[step];
+            return Base::where_past(steps.ends, steps.at[step] + column, Base::load_f32(from + 16),
+                                    Base::load_f32(from));
+        };
+        float starts[8][16];
+        for (int64_t step = 0; step < 8; ++step) Base::store_f32(starts[step], scale(step, 0));
+        for (int32_t j = 0; j < 16; ++j, to += pitch) {
             const Words words = Base::load_words(columns[j]);
             const auto put = [&]<int step>() QK_INLINE {
                 Lanes entry = Base::template look_up<step>(table, words);
-                if (zeros) entry = Base::add(entry, Base::load_f32(minus_zeros[step]));
-                float scale[16];
-                const float *of_column = scales[step];
-                if (cuts && past[j] != 0) {
-                    for (int row = 0; row < 16; ++row) {
-                        scale[row] = scales[step + (past[j] >> row & 1)][row];
-                    }
-                    of_column = scale;
-                }
-                Base::store_f32(to + 16 * step * pitch,
-                                Base::mul(entry, Base::load_f32(of_column)));
+                if (zeros) entry = Base::add(entry, Base::load_f32(steps.minus_zero[step]));
+                const Lanes of_column = cuts ? scale(step, j) : Base::load_f32(starts[step]);
+                Base::store_f32(to + 16 * step * pitch, Base::mul(entry, of_column));
             };
             for_each_step(put);
         }

@@ -9,7 +9,8 @@
 namespace qk::cpu {
 namespace {
 
-template <class Isa>
+// kMost: chunks at once.
+template <class Isa, int64_t kMost = 16>
 class CodesOfBlocks {
   public:
     explicit CodesOfBlocks(const Weight &w)
@@ -64,8 +65,6 @@ class CodesOfBlocks {
     }
 
   private:
-    static constexpr int64_t kMost = 16;
-
     // Of steps of 16 columns, where groups straddle rows.
     QK_NOINLINE const uint8_t *zeros_of_steps(int64_t block, int64_t first, int64_t count) {
         const Geometry &s = w_.geometry;
@@ -109,6 +108,7 @@ class CodesOfBlocks {
         for (int64_t row = 0; row < rows; ++row, to += 64) {
             const int64_t start = row * nibbles_;
             const uint8_t *const from = at(block) + chunk * 64 + start / 2;
+            prefetch(from + 4 * 64);
             if (start % 2 == 0) {
                 memcpy(to, from, size_t(ceil_div(columns, 2)));
             } else if (columns == 128) {

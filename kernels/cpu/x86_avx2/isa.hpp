@@ -315,38 +315,35 @@ struct Avx2 : Fallbacks<Avx2Base> {
         }
     }
 
-    // Lane i is on where bit i is.
-    static __m256 bits_to_mask(int bits) {
-        const __m256i bit = _mm256_setr_epi32(1, 2, 4, 8, 16, 32, 64, 128);
-        const __m256i some = _mm256_and_si256(_mm256_set1_epi32(bits), bit);
-        return _mm256_castsi256_ps(_mm256_cmpeq_epi32(some, bit));
-    }
-
     template <bool zeros, bool cuts>
     static void look_up_transposed(const uint8_t *const (&codes)[2], const Table &entries,
-                                   const float *const *scales, const float *const *minus_zeros,
-                                   const uint16_t *past, float *to, int64_t pitch) {
+                                   const StepsOf16 &steps, float *to, int64_t pitch) {
         uint8_t columns[16][64];
         float values[16];
         transpose_rows(codes[0], codes[1], columns);
         store_f32(values, {entries.low, entries.high});
         const Planes planes = load_planes(values);
+        float starts[8][16];
+        for (int64_t step = 0; step < 8; ++step) {
+            const float *const from = steps.scale[step];
+            store_f32(starts[step],
+                      where_past(steps.ends, steps.at[step], load_f32(from + 16), load_f32(from)));
+        }
         for (int64_t i = 0; i < 32; ++i) {  // 8 rows each
             const int64_t rows = i % 2 * 8;
             __m256 entry[8];
             look_up_words(planes, columns[i / 2] + 4 * rows, entry);
-            __m256 next_step = _mm256_setzero_ps();
-            if (cuts) next_step = bits_to_mask(past[i / 2] >> rows);
             QK_UNROLL
             for (int64_t step = 0; step < 8; ++step) {
                 __m256 number = entry[step];
                 if constexpr (zeros) {
-                    number = _mm256_add_ps(number, _mm256_loadu_ps(minus_zeros[step] + rows));
+                    number = _mm256_add_ps(number, _mm256_loadu_ps(steps.minus_zero[step] + rows));
                 }
-                __m256 scale = _mm256_loadu_ps(scales[step] + rows);
+                __m256 scale = _mm256_loadu_ps(starts[step] + rows);
                 if constexpr (cuts) {
-                    const __m256 next = _mm256_loadu_ps(scales[step + 1] + rows);
-                    scale = _mm256_blendv_ps(scale, next, next_step);
+                    const float *const from = steps.scale[step] + rows;
+                    scale = where_past(steps.ends + rows, steps.at[step] + int32_t(i / 2),
+                                       _mm256_loadu_ps(from + 16), _mm256_loadu_ps(from));
                 }
                 _mm256_storeu_ps(to + (16 * step + i / 2) * pitch + rows,
                                  _mm256_mul_ps(number, scale));

@@ -314,21 +314,19 @@ struct Avx512 : Avx512Chunks, Avx512Transposes {
     // See Fallbacks.
     template <bool zeros, bool cuts>
     QK_INLINE static void look_up_transposed(const uint8_t *const (&codes)[2], const Table &table,
-                                             const float *const *scales,
-                                             const float *const *minus_zeros, const uint16_t *past,
-                                             float *to, int64_t pitch) {
+                                             const StepsOf16 &steps, float *to, int64_t pitch) {
         Words words[16];
         transpose_words(codes[0], codes[1], words);
         const Table entries = table;
         for (int64_t step = 0; step < 8; ++step) {
-            const Lanes scale = load_f32(scales[step]);
-            const Lanes next = cuts ? load_f32(scales[step + 1]) : scale;
-            const Lanes minus_zero = zeros ? load_f32(minus_zeros[step]) : zero_lanes();
-            _Pragma("GCC unroll 16") for (int64_t j = 0; j < 16; ++j, to += pitch) {
+            const int32_t at = steps.at[step];
+            const Lanes now = load_f32(steps.scale[step]), next = load_f32(steps.scale[step] + 16);
+            const Lanes scale = where_past(steps.ends, at, next, now);
+            const Lanes minus_zero = zeros ? load_f32(steps.minus_zero[step]) : zero_lanes();
+            _Pragma("GCC unroll 16") for (int j = 0; j < 16; ++j, to += pitch) {
                 Lanes entry = look_up<0>(entries, words[j]);
                 if (zeros) entry = add(entry, minus_zero);
-                const Lanes of_column = cuts ? where({__mmask16(past[j])}, next, scale) : scale;
-                store_f32(to, mul(entry, of_column));
+                store_f32(to, mul(entry, cuts ? where_past(steps.ends, at + j, next, now) : scale));
                 words[j] = {_mm512_srli_epi32(words[j].v, 4)};
             }
         }
