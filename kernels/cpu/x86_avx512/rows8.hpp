@@ -29,7 +29,8 @@ class Groups8 {
   public:
     explicit Groups8(const Weight &w) : Groups8(w, w.scale) {}
     // `plane`: the weight's scales or its minima, perhaps none.
-    Groups8(const Weight &w, const ScalePlane &plane) : w_(w), plane_(plane) {
+    Groups8(const Weight &w, const ScalePlane &plane)
+        : w_(w), plane_(plane), group_of_code_(w.geometry) {
         if (plane.format == nullptr) return;
         const bool looked_up = has_coded_scales(plane) && plane.format->id != QK_FORMAT_I8;
         if (looked_up) load_nested_code(plane.code, &nested_);
@@ -46,16 +47,17 @@ class Groups8 {
         for (int64_t i = 0; i < 8; ++i) {
             prefetch_lines(codes, bytes / 8, i * (bytes / 8));
             if (s.flat) {
-                first = group_of(s, row + i, column);
-                count = group_of(s, row + i, end - 1).group - first.group + 1;
-                fetch(w_.layout->scale_at(s, group_of(s, row + 8 + i, 0)), count);
+                const int64_t of_row = (row + i) * s.k;
+                first.group = group_of_code_(of_row + column);
+                count = group_of_code_(of_row + end - 1) - first.group + 1;
+                fetch(group_of_code_(of_row + 8 * s.k), count);
             } else {
                 first.row = row + i;
                 fetch(w_.layout->scale_at(s, end < s.k ? GroupIndex{row + i, first.group + count}
                                                        : GroupIndex{row + 8 + i, 0}),
                       count);
             }
-            const int64_t at = w_.layout->scale_at(s, first);
+            const int64_t at = s.flat ? first.group : w_.layout->scale_at(s, first);
             if (has_coded_scales(plane_)) {
                 load_nested(first, count, at, scale[i]);
             } else {
@@ -74,7 +76,8 @@ class Groups8 {
         const uint8_t *const from = static_cast<const uint8_t *>(plane_.data) + at;
         const bool integers = plane_.format->id == QK_FORMAT_I8;
         const int64_t number = group_number(w_.geometry, first), size = plane_.second_group;
-        int64_t second = number / size;
+        const bool power = (size & (size - 1)) == 0;  // divisions are slow
+        int64_t second = power ? number >> __builtin_ctzll(uint64_t(size)) : number / size;
         int64_t end = min64(count, (second + 1) * size - number);
         if (integers && number == second * size && (size == 8 || size % 16 == 0)) {
             return scale_whole_groups(from, count, second, to);
@@ -181,6 +184,7 @@ class Groups8 {
 
     const Weight &w_;
     const ScalePlane &plane_;
+    const GroupOfCode group_of_code_;
     NestedCode nested_;
 };
 

@@ -75,8 +75,7 @@ class FlatRows8 : Rows8 {
     void run(int64_t block) {
         sum_runs(block, [&](const Run &run, Sums<Avx512> *sums) QK_INLINE {
             if (has_minimum(args_.w)) minima_.load(run.row, run.first, run.last);
-            const XOfRun x = x_.of(run);
-            for (int64_t j = 0; j < args_.x.rows; ++j) add(run, x.row[j], sums[j]);
+            args_.x.rows == 1 ? add<1>(run, x_.of(run), sums) : add<2>(run, x_.of(run), sums);
         });
     }
 
@@ -90,41 +89,51 @@ class FlatRows8 : Rows8 {
         int64_t number[8];
     };
 
-    QK_NOINLINE void add(const Run &run, const char *x, Sums<Avx512> &total) const {
+    template <int kCount>
+    QK_NOINLINE void add(const Run &run, XOfRun x, Sums<Avx512> *total) const {
         const Geometry &s = args_.w.geometry;
         Codes8 codes(codes_at(run.row, run.first / 16 * kStepBytes), stride_);
         const uint8_t *ahead = codes_ahead(run);
+        const GroupOfCode group_of_code(s);
         Place place;
         Group group[8];
         QK_UNROLL
         for (int i = 0; i < 8; ++i) {
             const int64_t at = (run.row + i) * s.k + run.first;
-            place.left[i] = s.group_size - at % s.group_size;
+            place.left[i] = (group_of_code(at) + 1) * s.group_size - at;
             place.number[i] = 0;
             group[i] = of_codes_.group(i, 0);
         }
-        Sums<Avx512> sums = total;  // a copy that nothing points to stays in registers
+        SumsOf<Avx512, kCount> sums;  // a copy that nothing points to stays in registers
+        for (int j = 0; j < kCount; ++j) sums[j] = total[j];
         int64_t column = run.first;
-        for (; column + 16 <= run.last; column += 16, x += 64, ahead += 6 * kStepBytes) {
+        for (; column + 16 <= run.last; column += 16, ahead += 6 * kStepBytes) {
             for (int64_t i = 0; i < 8 * kStepBytes; i += 64) prefetch(ahead + i);
-            const Lanes<Avx512> of_x = Codes::x_of(Avx512::load_f32(x));
+            Lanes<Avx512> of_x[kCount];
+            for (int j = 0; j < kCount; ++j) of_x[j] = Codes::x_of(Avx512::load_f32(x.row[j]));
             QK_UNROLL
             for (int i = 0; i < 8; ++i) {
                 const Lanes<Avx512> weights = step(codes.row(i), i, 16, place, group[i]);
-                sums.row[i] = Avx512::fma(weights, of_x, sums.row[i]);
+                for (int j = 0; j < kCount; ++j) {
+                    sums[j].row[i] = Avx512::fma(weights, of_x[j], sums[j].row[i]);
+                }
             }
             codes.advance(kStepBytes);
+            x.advance(64);
         }
-        total = sums;
+        for (int j = 0; j < kCount; ++j) total[j] = sums[j];
         const int64_t count = run.last - column;
         if (count == 0) return;
         const Mask<Avx512> mask = Codes::first(count);
-        const Lanes<Avx512> of_x = Codes::x_of(Avx512::load_f32(x, Avx512::first_lanes(count)));
         for (int i = 0; i < 8; ++i) {
             uint8_t bytes[16] = {};
             memcpy(bytes, codes.row(i), size_t(ceil_div(count * kStepBytes, 16)));
             const Lanes<Avx512> weights = step(bytes, i, count, place, group[i]);
-            total.row[i] = Avx512::fma_where(mask, weights, of_x, total.row[i]);
+            for (int j = 0; j < kCount; ++j) {
+                const Lanes<Avx512> of_x =
+                    Codes::x_of(Avx512::load_f32(x.row[j], Avx512::first_lanes(count)));
+                total[j].row[i] = Avx512::fma_where(mask, weights, of_x, total[j].row[i]);
+            }
         }
     }
 
