@@ -12,6 +12,23 @@ namespace qk::cuda {
 
 namespace {
 
+// sum_of_partials, of up to 16, all asked for before the first is added. For a thread that has one
+// such sum: those of experts, which have some, take longer with it.
+__device__ inline float sum_at_once(uint32_t from, int32_t partials) {
+    float terms[kGemvWarps];
+#pragma unroll
+    for (int32_t i = 0; i < kGemvWarps; ++i) {
+        const uint32_t at = from + uint32_t(i) * kRowBytes;
+        terms[i] = i < partials ? __uint_as_float(shared_load_4(at)) : 0;
+    }
+    float y = terms[0];
+#pragma unroll
+    for (int32_t i = 1; i < kGemvWarps; ++i) {
+        if (i < partials) y = __fadd_rn(y, terms[i]);
+    }
+    return y;
+}
+
 // Partial sums of a row, in their order, to y.
 template <class T, class Decode, class Warp>
 __device__ void store_rows(const GemvProblem &p, Run rows) {
@@ -20,7 +37,7 @@ __device__ void store_rows(const GemvProblem &p, Run rows) {
     const int64_t y_row = int64_t(rows.first) * 16 + at;
     const uint32_t from =
         Warp::kSums + at / 16 * uint32_t(p.plan.partials) * kRowBytes + at % 16 * 4;
-    float y = sum_of_partials(from, p.plan.partials, kRowBytes);
+    float y = sum_at_once(from, p.plan.partials);
     if constexpr (std::is_same_v<T, F32> && Decode::kLut4) y = __fmul_rn(y, p.entry_unit);
     if (p.bias != nullptr) y = __fadd_rn(y, __uint_as_float(shared_load_4(Warp::kBias + at * 4)));
     store_y<T>(p.y, y_row, y);
