@@ -54,10 +54,7 @@ class Int8Batch {
                 }
                 x += (last - chunk) * ceil_div(rows, kRows);
             }
-            for (int64_t strip = 0; strip < strips; ++strip) {
-                start(first_strip + strip);
-                store(first, rows, strip);
-            }
+            store(first_strip, first, rows);
         }
     }
 
@@ -169,14 +166,28 @@ class Int8Batch {
         return group;
     }
 
-    void store(int64_t x_first, int64_t x_rows, int64_t strip) {
-        const int64_t first = first_block_ * 8;
-        const int64_t rows = min64(kTaskRows, args_.w.geometry.n - first);
-        Int8Sums *const y = sums(strip);
+    // Of all strips: a row of y at a time, as long runs take a fraction of the time of short ones.
+    void store(int64_t first_strip, int64_t x_first, int64_t x_rows) {
+        const int64_t first = first_strip * kTaskRows;
+        const int64_t rows = min64(strips_ * kTaskRows, args_.w.geometry.n - first);
+        float y[kStrips * kTaskRows];
         for (int64_t j = 0; j < x_rows; ++j) {
-            for (int64_t row = 0; lowered_ && row < rows; ++row) y[j][row] -= low(strip)[j][row];
-            store_run(args_, x_first + j, first, rows, y[j]);
+            fetch_y(x_first + min64(j + 2, x_rows - 1), first, rows);
+            for (int64_t strip = 0; strip < strips_; ++strip) {
+                float *const to = y + strip * kTaskRows;
+                memcpy(to, sums(strip)[j], sizeof(Int8Sums));
+                if (!lowered_) continue;
+                for (int64_t row = 0; row < kTaskRows; ++row) to[row] -= low(strip)[j][row];
+            }
+            store_run(args_, x_first + j, first, rows, y);
         }
+    }
+
+    // Where a row of y will be stored: stores wait for lines that are not in a cache.
+    void fetch_y(int64_t x_row, int64_t first, int64_t rows) const {
+        const int64_t size = args_.y.format->bits / 8;
+        const int64_t at = (x_row * row_stride(args_.y) + first) * size;
+        prefetch_lines(args_.y.data, rows * size, at);
     }
 
     const LinearArgs &args_;
