@@ -59,6 +59,8 @@ struct AmxInt8 : Avx512Int8 {
         }
 
         void finish() {
+            store_sums<0>();
+            store_sums<1>();
             finish_rows<0, kTileRows16>();
             waiting_.acc = nullptr;
         }
@@ -97,23 +99,28 @@ struct AmxInt8 : Avx512Int8 {
                 const XTile &tile = x[j / XTile::kRows];
                 const int64_t row = j % XTile::kRows;
                 const int8_t *const from = tile.x[row] + 64 * b;
-                multiply_step<0, 2, 6>(from);
-                finish_rows<0, kTileRows16 / kSteps>();
-                if (kSteps == 2) multiply_step<1, 4, 7>(from + 64);
-                if (kSteps == 2) finish_rows<kTileRows16 / 2, kTileRows16>();
-                tiles_.template store<0>(sums_[0][0], 128);
-                tiles_.template store<1>(sums_[0][1], 128);
+                tiles_.template load_passing<6>(from, 128);
+                start<0, 2>();
+                start<1, 3>();
+                if (kSteps == 2) tiles_.template load_passing<7>(from + 64, 128);
+                if (kSteps == 2) tiles_.template add_products<0, 7, 4>();
+                finish_rows<0, kTileRows16 / 2>();
+                if (kSteps == 2) tiles_.template add_products<1, 7, 5>();
+                finish_rows<kTileRows16 / 2, kTileRows16>();
                 waiting_ = {tile.scale[b] + row, factors, acc};
             }
         }
-        // `w`, `x`: registers.
-        template <int step, int w, int x>
-        QK_INLINE void multiply_step(const int8_t *from) {
-            tiles_.template load_passing<x>(from, 128);
-            if (step == 0) tiles_.template zero<0>();
-            tiles_.template add_products<0, x, w>();
-            if (step == 0) tiles_.template zero<1>();
-            tiles_.template add_products<1, x, w + 1>();
+        // The first products of a tile, once the sums of the one before have left: a store that is
+        // issued before its sums are there holds up what comes after it.
+        template <int sum, int w>
+        QK_INLINE void start() {
+            store_sums<sum>();
+            tiles_.template zero<sum>();
+            tiles_.template add_products<sum, 6, w>();
+        }
+        template <int sum>
+        QK_INLINE void store_sums() {
+            tiles_.template store<sum>(sums_[0][sum], 128);
         }
 
         // Entries are unsigned bytes; here they are signed ones, tile after tile.
