@@ -2,7 +2,7 @@
 // rows of w times 16 rows of x an instruction.
 //
 //     workspace: x as bf16, once for all tasks    [256 columns][32 rows of x][pair of columns][row]
-//                sums of a batch of up to 256 rows of x             [row of w][row of x]
+//                sums of a batch of up to 256 rows of x         [32 rows of x][row of w][row of x]
 //     a task: up to 512 rows of w at a time, for batches of rows of x:
 //         for panels of 256 columns, for 32 rows of w: their weights                        16 KB
 //             for every 32 rows of x: 8 steps of 32 columns, 2 x 2 tiles of sums,
@@ -145,9 +145,9 @@ constexpr int64_t kBf16Batch = 256;
 inline int64_t bf16_batch(int64_t rows) {
     return round_up(ceil_div(rows, ceil_div(rows, kBf16Batch)), kBf16Rows);
 }
-// Sums from a row of w to the next: no two rows at the same place of a page.
-inline int64_t bf16_pitch(const LinearArgs &args) {
-    return round_up(min64(args.x.rows, kBf16Batch), kBf16Rows) + 16;
+// Sums of a row of w.
+inline int64_t bf16_sums(const LinearArgs &args) {
+    return round_up(min64(args.x.rows, kBf16Batch), kBf16Rows);
 }
 
 // `Tiles`: AmxTiles, or a stand-in of a test.
@@ -160,13 +160,13 @@ class Bf16Strip {
     // `totals`: room for kStrip rows of w and a batch of x.
     Bf16Strip(const LinearArgs &args, const Device &device, const Bf16XTile *x, float *totals)
         : args_(args), x_(x), x_tiles_(ceil_div(args.x.rows, kRows)), totals_(totals),
-          pitch_(bf16_pitch(args)), weights_(args.w, device) {}
+          weights_(args.w, device) {}
 
     // At most kStrip rows of w and a batch of x.
     void run(int64_t first, int64_t rows, int64_t x_first, int64_t x_rows) {
         const int64_t k = args_.w.geometry.k;
         parts_ = ceil_div(rows, kRows);
-        memset(totals_, 0, sizeof(float) * size_t(parts_ * kRows * pitch_));
+        memset(totals_, 0, sizeof(float) * size_t(parts_ * kRows * round_up(x_rows, kRows)));
         for (int64_t column = 0; column < k; column += kBf16Panel) {
             const int64_t end = min64(column + kBf16Panel, k);
             const Bf16XTile *const x = x_ + column / kBf16Panel * x_tiles_ + x_first / kRows;
@@ -181,8 +181,8 @@ class Bf16Strip {
             }
         }
         finish();
-        for (int64_t row = 0; row < rows; row += kStored) {
-            for (int64_t j = 0; j < x_rows; j += 16) {
+        for (int64_t j = 0; j < x_rows; j += 16) {
+            for (int64_t row = 0; row < rows; row += kStored) {
                 store(first, row, min64(kStored, rows - row), x_first, j, min64(16, x_rows - j));
             }
         }
@@ -191,7 +191,10 @@ class Bf16Strip {
   private:
     static constexpr int64_t kStored = 128;  // rows of w whose sums become rows of y at once
 
-    float *totals(int64_t row, int64_t x_row) const { return totals_ + row * pitch_ + x_row; }
+    // Of 32 rows of x side by side: [tile of x][row of w][row of x].
+    float *totals(int64_t row, int64_t x_row) const {
+        return totals_ + (x_row / kRows * parts_ * kRows + row) * kRows + x_row % kRows;
+    }
 
     // x of the next panel, of which each of a panel's parts fetches some to the second cache.
     struct Ahead {
@@ -206,59 +209,70 @@ class Bf16Strip {
         return {next + first * 64, end < args_.w.geometry.k && first < kLines ? lines : 0};
     }
 
-    // The sums of the tiles before are added up while these products run.
+    // While these products run, the sums of the tiles before leave and are added up.
     void add(const Bf16XTile &x, int64_t rows, int64_t steps, Ahead ahead, float *totals) {
         const bool two = rows > kTileRows16;
         two ? multiply<2>(x, steps, ahead) : multiply<1>(x, steps, ahead);
-        finish();
-        tiles_.template store<0>(sums_[0][0], 128);
-        tiles_.template store<2>(sums_[16][0], 128);
-        if (two) tiles_.template store<1>(sums_[0][1], 128);
-        if (two) tiles_.template store<3>(sums_[16][1], 128);
+        add_rest();
         waiting_ = totals;
         waiting_rows_ = kRows;
         waiting_tiles_ = two ? 2 : 1;
     }
 
-    struct Product {
-        template <int sum, int w, int x>
-        QK_INLINE static void add(Tiles &tiles) {
-            tiles.template add_bf16_products<sum, w, x>();
-        }
-    };
     template <int kTiles>
     QK_INLINE void multiply(const Bf16XTile &x, int64_t steps, Ahead ahead) {
-        zero_sums<kTiles>(tiles_);
-        for (int64_t step = 0; step < steps; step += 2) {
-            multiply_step<kTiles, 0>(x, step, &ahead);
+        // A store that is issued before its sums are there holds up what comes after it.
+        const auto start = [&]<int sum, int w, int x_tile>() QK_INLINE {
+            store_sums<sum>();
+            tiles_.template zero<sum>();
+            tiles_.template add_bf16_products<sum, w, x_tile>();
+        };
+        const auto add = [&]<int sum, int w, int x_tile>()
+                             QK_INLINE { tiles_.template add_bf16_products<sum, w, x_tile>(); };
+        if (kTiles == 1) store_sums<1>(), store_sums<3>();
+        multiply_step<kTiles, 0>(x, 0, &ahead, start);
+        add_some();
+        multiply_step<kTiles, 1>(x, 1, &ahead, add);
+        add_some();
+        for (int64_t step = 2; step < steps; step += 2) {
+            multiply_step<kTiles, 0>(x, step, &ahead, add);
             add_some();
-            multiply_step<kTiles, 1>(x, step + 1, &ahead);
+            multiply_step<kTiles, 1>(x, step + 1, &ahead, add);
             add_some();
         }
+    }
+    template <int kTiles, int odd, class Add>
+    QK_INLINE void multiply_step(const Bf16XTile &x, int64_t step, Ahead *ahead, const Add &add) {
+        for (int64_t i = 0; i < ahead->lines; ++i) prefetch_stream(ahead->from + 64 * i);
+        ahead->from += 64 * ahead->lines;
+        multiply_pairs<kTiles, odd>(tiles_, {weights_.of_step(step), 64, kTileRows16 * 64},
+                                    {x.x[step], 128, 64}, add);
+    }
+    // Sum 2 i + j: of tile i of w and j of x.
+    template <int sum>
+    QK_INLINE void store_sums() {
+        tiles_.template store<sum>(sums_[sum / 2 * kTileRows16][sum % 2], 128);
+    }
+
+    void finish() {
+        store_sums<0>(), store_sums<1>(), store_sums<2>(), store_sums<3>();
+        add_rest();
     }
     void add_some() {
         constexpr int64_t kSome = kRows / (kBf16Panel / kBf16Step);
         if (waiting_rows_ > 0) waiting_tiles_ == 2 ? add_sums<2>(kSome) : add_sums<1>(kSome);
     }
-    template <int kTiles, int odd>
-    QK_INLINE void multiply_step(const Bf16XTile &x, int64_t step, Ahead *ahead) {
-        for (int64_t i = 0; i < ahead->lines; ++i) prefetch_stream(ahead->from + 64 * i);
-        ahead->from += 64 * ahead->lines;
-        multiply_pairs<kTiles, odd, Product>(tiles_, {weights_.of_step(step), 64, kTileRows16 * 64},
-                                             {x.x[step], 128, 64});
-    }
-
-    void finish() {
-        if (waiting_rows_ == 0) return;
-        waiting_tiles_ == 2 ? add_sums<2>(waiting_rows_) : add_sums<1>(waiting_rows_);
+    void add_rest() {
+        if (waiting_rows_ > 0) {
+            waiting_tiles_ == 2 ? add_sums<2>(waiting_rows_) : add_sums<1>(waiting_rows_);
+        }
     }
     // Of the first rows of w that wait. Through members GCC would load and store them every time.
     template <int kTiles>
     QK_INLINE void add_sums(int64_t rows) {
         const float(*const sums)[2][16] = sums_ + (kRows - waiting_rows_);
-        const int64_t pitch = pitch_;
         float *to = waiting_;
-        for (int64_t row = 0; row < rows; ++row, to += pitch) {
+        for (int64_t row = 0; row < rows; ++row, to += kRows) {
             QK_UNROLL
             for (int half = 0; half < kTiles; ++half) {
                 const __m512 sum = _mm512_load_ps(sums[row][half]);
@@ -274,7 +288,7 @@ class Bf16Strip {
                            int64_t x_rows) const {
         alignas(64) float y[16][kStored];
         for (int64_t i = 0; i < rows; i += 16) {
-            Avx512::transpose_block(totals(row + i, j), pitch_ * 4, &y[0][i], kStored * 4);
+            Avx512::transpose_block(totals(row + i, j), kRows * 4, &y[0][i], kStored * 4);
         }
         for (int64_t i = 0; i < x_rows; ++i) {
             store_run(args_, x_first + j + i, first + row, rows, y[i]);
@@ -285,7 +299,6 @@ class Bf16Strip {
     const Bf16XTile *const x_;
     const int64_t x_tiles_;  // of a panel
     float *const totals_;
-    const int64_t pitch_;
     int64_t parts_ = 0;  // of a strip
     Tiles tiles_;
     Bf16Weights weights_;
@@ -302,7 +315,7 @@ inline size_t bf16_tiles_bytes(const LinearArgs &args, const Device &) {
     const Checked x = Checked(ceil_div(args.x.rows, kBf16Rows)) *
                       ceil_div(args.w.geometry.k, kBf16Panel) * int64_t(sizeof(Bf16XTile));
     const Checked sums = Checked(ceil_div(args.w.geometry.n, kBf16Rows)) * kBf16Rows *
-                         bf16_pitch(args) * int64_t(sizeof(float));
+                         bf16_sums(args) * int64_t(sizeof(float));
     const Checked total = x + sums + 64;
     return total.ok && uint64_t(total.value) <= SIZE_MAX ? size_t(total.value) : SIZE_MAX;
 }
@@ -354,7 +367,7 @@ Status run_bf16_strips(const LinearArgs &args, const Launch &launch) {
     parallel_ranges(launch.parallel, n, Strip::kRows, [&](int64_t first, int64_t last) {
         [[maybe_unused]] const typename Strip::Session session;
         InScratch<Strip> strip(launch.scratch, args, launch.device, x,
-                               totals + first * bf16_pitch(args));
+                               totals + first * bf16_sums(args));
         for (int64_t m = 0; m < args.x.rows; m += batch) {
             for (int64_t row = first; row < min64(last, n); row += Strip::kStrip) {
                 const int64_t rows = min64(Strip::kStrip, min64(last, n) - row);

@@ -80,32 +80,24 @@ struct TilePair {
     const char *operator[](int i) const { return static_cast<const char *>(from) + i * second; }
 };
 
-// Sums 2 i + j take up the products of tile i of w and tile j of x, of which there are kTiles.
-// A load waits for the products that read its register before: so x's tiles change places from one
-// step to the next, and what the last product reads is loaded last. Registers 4 and 5: w, which
-// stays in the first cache; 6, 7: x, which passes by.
-template <int kTiles, int odd, class Product, class Tiles>
-QK_INLINE inline void multiply_pairs(Tiles &tiles, const TilePair &w, const TilePair &x) {
+// Sums 2 i + j take up the products of tile i of w and tile j of x, of which there are kTiles:
+// add.operator()<sum, w, x>() is a product. A load waits for the products that read its register
+// before: so x's tiles change places from one step to the next, and what the last product reads is
+// loaded last. Registers 4 and 5: w, which stays in the first cache; 6, 7: x, which passes by.
+template <int kTiles, int odd, class Tiles, class Add>
+QK_INLINE inline void multiply_pairs(Tiles &tiles, const TilePair &w, const TilePair &x,
+                                     const Add &add) {
     constexpr int one = kTiles == 2 ? odd : 0, other = 1 - one;  // tiles of x
     tiles.template load<4>(w[0], w.stride);
     tiles.template load_passing<6 + odd>(x[one], x.stride);
-    Product::template add<one, 4, 6 + odd>(tiles);
+    add.template operator()<one, 4, 6 + odd>();
     if constexpr (kTiles == 2) {
         tiles.template load_passing<7 - odd>(x[other], x.stride);
-        Product::template add<other, 4, 7 - odd>(tiles);
+        add.template operator()<other, 4, 7 - odd>();
     }
     tiles.template load<5>(w[1], w.stride);
-    if constexpr (kTiles == 2) Product::template add<2 + other, 5, 7 - odd>(tiles);
-    Product::template add<2 + one, 5, 6 + odd>(tiles);
-}
-template <int kTiles, class Tiles>
-QK_INLINE inline void zero_sums(Tiles &tiles) {
-    tiles.template zero<0>();
-    tiles.template zero<2>();
-    if constexpr (kTiles == 2) {
-        tiles.template zero<1>();
-        tiles.template zero<3>();
-    }
+    if constexpr (kTiles == 2) add.template operator()<2 + other, 5, 7 - odd>();
+    add.template operator()<2 + one, 5, 6 + odd>();
 }
 
 }  // namespace
