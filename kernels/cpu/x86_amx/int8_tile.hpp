@@ -34,24 +34,33 @@ struct AmxInt8 : Avx512Int8 {
         int32_t minus[2][kRows];  // minus a block's sum, as minima are multiplied by
     };
 
-    class TileKernel : Avx512Int8::TileKernel {
-        using Base = Avx512Int8::TileKernel;
-
+    class TileKernel {
       public:
         explicit TileKernel(const Weight &w)
-            : Base(w), groups_(groups_of_chunk(w.geometry)), has_zeros_(w.zero != nullptr),
-              same_(this->is_table_ ? kTableOffset
-                    : has_zeros_    ? 0
-                                    : common_zero(w)) {}
+            : groups_(groups_of_chunk(w.geometry)), has_zeros_(w.zero != nullptr),
+              is_table_(w.format->kind == FormatKind::kLut4),
+              zero_of_all_(has_zeros_ ? 0 : common_zero(w)), table_(Int8Entries(w), false) {}
 
         void decode(const uint8_t *const (&codes)[4], const TileFactors *factors, int64_t place) {
-            Base::decode(codes, factors, place);
-            take_zeros(factors, chunks_[place]);
+            if (is_table_) {
+                TileDecoder::decode(codes, chunks_[place], [this](__m512i v, int, int) QK_INLINE {
+                    return table_.look_up(v);
+                });
+                return;
+            }
+            const __m512i mask = _mm512_set1_epi8(15);
+            __m512i zeros[2][2];  // [64 columns][half of the rows of w]
+            for (int step = 0; step < 2; ++step) {
+                for (int half = 0; half < 2; ++half) zeros[step][half] = zero(factors, step, half);
+            }
+            TileDecoder::decode(codes, chunks_[place], [&](__m512i v, int half, int b) QK_INLINE {
+                return _mm512_sub_epi8(_mm512_and_si512(v, mask), zeros[b / 2][half]);
+            });
         }
 
         void add(const XTile *x, int64_t rows, const TileFactors *factors, int64_t count,
                  int64_t groups, float (*acc)[kTaskRows], int64_t place) {
-            const WTile *const w = chunks_[place];
+            const WChunk &w = chunks_[place];
             for (int64_t b = 0; b < count; ++b) {
                 groups == 1 ? multiply<2>(x, rows, w, factors + b, b, acc)
                             : multiply<1>(x, rows, w, factors + b, b, acc);
@@ -66,7 +75,7 @@ struct AmxInt8 : Avx512Int8 {
         }
 
       private:
-        typedef __m512i WTile[2][kTileRows16];  // [half of the rows of w][4 columns], 64 columns
+        typedef __m512i WChunk[32][2];  // [4 columns][half of the rows of w]
 
         // The sums of the last products, rows `first` up to `end`, times scales of a group.
         template <int first, int end>
@@ -89,12 +98,13 @@ struct AmxInt8 : Avx512Int8 {
 
         // Products with group `b` of the chunk, of kSteps times 64 columns.
         template <int kSteps>
-        QK_NOINLINE void multiply(const XTile *x, int64_t rows, const WTile *w,
+        QK_NOINLINE void multiply(const XTile *x, int64_t rows, const WChunk &w,
                                   const TileFactors *factors, int64_t b, float (*acc)[kTaskRows]) {
-            tiles_.template load<2>(w[b][0], 64);
-            tiles_.template load<3>(w[b][1], 64);
-            if (kSteps == 2) tiles_.template load<4>(w[b + 1][0], 64);
-            if (kSteps == 2) tiles_.template load<5>(w[b + 1][1], 64);
+            const auto *const first = w + b * kTileRows16, *const second = first + kTileRows16;
+            tiles_.template load<2>(first[0], 128);
+            tiles_.template load<3>(first[0] + 1, 128);
+            if (kSteps == 2) tiles_.template load<4>(second[0], 128);
+            if (kSteps == 2) tiles_.template load<5>(second[0] + 1, 128);
             for (int64_t j = 0; j < rows; j += kTileRows16, acc += kTileRows16) {
                 const XTile &tile = x[j / XTile::kRows];
                 const int64_t row = j % XTile::kRows;
@@ -123,21 +133,11 @@ struct AmxInt8 : Avx512Int8 {
             tiles_.template store<sum>(sums_[0][sum], 128);
         }
 
-        // Entries are unsigned bytes; here they are signed ones, tile after tile.
-        QK_NOINLINE void take_zeros(const TileFactors *factors, WTile *to) const {
-            const int64_t columns = 32 / groups_;
-            for (int64_t b = 0; b < groups_; ++b) {
-                for (int half = 0; half < 2; ++half) {
-                    const __m512i own = _mm512_load_si512(factors[b].zero + 16 * half);
-                    const __m512i zero =
-                        has_zeros_ ? _mm512_mullo_epi32(own, _mm512_set1_epi32(0x01010101))
-                                   : _mm512_set1_epi8(char(same_));
-                    for (int64_t d = b * columns; d < (b + 1) * columns; ++d) {
-                        to[d / kTileRows16][half][d % kTileRows16] =
-                            _mm512_sub_epi8(this->entries_[d][half], zero);
-                    }
-                }
-            }
+        // What is taken off the codes of 64 columns, a byte each.
+        __m512i zero(const TileFactors *factors, int step, int half) const {
+            if (!has_zeros_) return _mm512_set1_epi8(char(zero_of_all_));
+            const int32_t *const own = factors[groups_ == 2 ? step : 0].zero + 16 * half;
+            return _mm512_mullo_epi32(_mm512_load_si512(own), _mm512_set1_epi32(0x01010101));
         }
 
         struct Waiting {     // for the products' sums
@@ -147,11 +147,12 @@ struct AmxInt8 : Avx512Int8 {
         };
 
         const int64_t groups_;
-        const bool has_zeros_;
-        const int32_t same_;  // what all entries have too much
+        const bool has_zeros_, is_table_;
+        const int32_t zero_of_all_;  // where they have the same
+        const ByteTable table_;
         Tiles tiles_;
         Waiting waiting_ = {};
-        WTile chunks_[XTile::kChunks][2];
+        WChunk chunks_[XTile::kChunks];
         alignas(64) int32_t sums_[kTileRows16][2][16];
     };
 

@@ -20,39 +20,25 @@ struct Avx512Int8 : Avx512Dots {
         int32_t minus[8][kTile];  // minus a block's sum, times the zero where all have the same
     };
 
-    class TileKernel {
+    // Codes of 32 rows of w to bytes: dword r of vectors d, 0 and 1, gets columns 4 d .. 4 d + 3 of
+    // rows r and 16 + r.
+    class TileDecoder {
       public:
-        explicit TileKernel(const Weight &w)
-            : zeros_(w.zero != nullptr || has_minimum(w)),
-              is_table_(w.format->kind == FormatKind::kLut4), table_(Int8Entries(w), is_table_) {}
-
-        void decode(const uint8_t *const (&codes)[4], const TileFactors *, int64_t) {
-            for (int half = 0; half < 2; ++half) {
-                is_table_ ? decode_half<true>(codes[2 * half], codes[2 * half + 1], half)
-                          : decode_half<false>(codes[2 * half], codes[2 * half + 1], half);
-            }
+        // entry(codes, half, b): bytes of codes in low nibbles, columns 32 b .. 32 b + 31 of a
+        // half.
+        template <class Entry>
+        static void decode(const uint8_t *const (&codes)[4], __m512i (*to)[2], const Entry &entry) {
+            decode_half(codes[0], codes[1], 0, to, entry);
+            decode_half(codes[2], codes[3], 1, to, entry);
         }
-
-        // Up to `rows` rows of a tile of x; `count` of the chunk's `groups` have columns.
-        void add(const XTile *x, int64_t rows, const TileFactors *factors, int64_t count,
-                 int64_t groups, float (*acc)[kTaskRows], int64_t) const {
-            rows > 4 ? add_rows<8>(*x, factors, count, 32 / groups, acc)
-                     : add_rows<4>(*x, factors, count, 32 / groups, acc);
-        }
-
-        void finish() {}
-
-      protected:
-        static constexpr int64_t kAhead = 2048;  // bytes fetched ahead of use: 4 chunks
-        const bool zeros_, is_table_;
-        const ByteTable table_;
-        __m512i entries_[32][2];  // [4 columns][16 rows]
 
       private:
-        // 16 rows: lane r of vector d gets columns 4 d .. 4 d + 3 of row r. 32 bytes of each row at
-        // a time; 128 bits of a vector hold 4 rows.
-        template <bool table>
-        QK_NOINLINE void decode_half(const uint8_t *low, const uint8_t *high, int half) {
+        static constexpr int64_t kAhead = 2048;  // bytes fetched ahead of use: 4 chunks
+
+        // 16 rows: 32 bytes of each row at a time; 128 bits of a vector hold 4 rows.
+        template <class Entry>
+        QK_NOINLINE static void decode_half(const uint8_t *low, const uint8_t *high, int half,
+                                            __m512i (*to)[2], const Entry &entry) {
             for (int part = 0; part < 2; ++part) {
                 __m512i even[4], odd[4];  // 16 bytes of rows i, i + 4, i + 8, i + 12 each
                 QK_UNROLL
@@ -70,29 +56,59 @@ struct Avx512Int8 : Avx512Dots {
                     even[i] = _mm512_shuffle_i32x4(a, b, 0x88);
                     odd[i] = _mm512_shuffle_i32x4(a, b, 0xdd);
                 }
-                put_quarter<table>(even, entries_ + 2 * part, half);
-                put_quarter<table>(odd, entries_ + 2 * part + 1, half);
+                put_quarter(even, to + 2 * part, half, entry);
+                put_quarter(odd, to + 2 * part + 1, half, entry);
             }
         }
 
         // Byte b of each of a row's four dwords belongs to columns 32 b + 4 quarter .. + 3 (low)
         // and 16 further (high nibbles); they stand in dword b.
-        template <bool table>
-        QK_INLINE void put_quarter(const __m512i (&v)[4], __m512i (*to)[2], int half) const {
+        template <class Entry>
+        QK_INLINE static void put_quarter(const __m512i (&v)[4], __m512i (*to)[2], int half,
+                                          const Entry &entry) {
             const __m512i t[4] = {
                 _mm512_unpacklo_epi32(v[0], v[1]), _mm512_unpackhi_epi32(v[0], v[1]),
                 _mm512_unpacklo_epi32(v[2], v[3]), _mm512_unpackhi_epi32(v[2], v[3])};
             const __m512i by_byte[4] = {
                 _mm512_unpacklo_epi64(t[0], t[2]), _mm512_unpackhi_epi64(t[0], t[2]),
                 _mm512_unpacklo_epi64(t[1], t[3]), _mm512_unpackhi_epi64(t[1], t[3])};
-            const __m512i mask = _mm512_set1_epi8(15);
             QK_UNROLL
             for (int b = 0; b < 4; ++b) {
-                const __m512i low = by_byte[b], high = _mm512_srli_epi16(low, 4);
-                to[8 * b][half] = table ? table_.look_up(low) : _mm512_and_si512(low, mask);
-                to[8 * b + 4][half] = table ? table_.look_up(high) : _mm512_and_si512(high, mask);
+                to[8 * b][half] = entry(by_byte[b], half, b);
+                to[8 * b + 4][half] = entry(_mm512_srli_epi16(by_byte[b], 4), half, b);
             }
         }
+    };
+
+    class TileKernel {
+      public:
+        explicit TileKernel(const Weight &w)
+            : zeros_(w.zero != nullptr || has_minimum(w)),
+              is_table_(w.format->kind == FormatKind::kLut4), table_(Int8Entries(w), is_table_) {}
+
+        void decode(const uint8_t *const (&codes)[4], const TileFactors *, int64_t) {
+            const __m512i mask = _mm512_set1_epi8(15);
+            const auto look_up = [this](__m512i v, int, int)
+                                     QK_INLINE { return table_.look_up(v); };
+            const auto lowest = [mask](__m512i v, int, int)
+                                    QK_INLINE { return _mm512_and_si512(v, mask); };
+            is_table_ ? TileDecoder::decode(codes, entries_, look_up)
+                      : TileDecoder::decode(codes, entries_, lowest);
+        }
+
+        // Up to `rows` rows of a tile of x; `count` of the chunk's `groups` have columns.
+        void add(const XTile *x, int64_t rows, const TileFactors *factors, int64_t count,
+                 int64_t groups, float (*acc)[kTaskRows], int64_t) const {
+            rows > 4 ? add_rows<8>(*x, factors, count, 32 / groups, acc)
+                     : add_rows<4>(*x, factors, count, 32 / groups, acc);
+        }
+
+        void finish() {}
+
+      private:
+        const bool zeros_, is_table_;
+        const ByteTable table_;
+        __m512i entries_[32][2];  // [4 columns][16 rows]
 
         template <int kRows>
         QK_NOINLINE void add_rows(const XTile &x, const TileFactors *factors, int64_t count,
