@@ -2,11 +2,11 @@
 // Lanes are rows of w, so that nothing is added across lanes, and codes are decoded once for all
 // rows of x.
 //
-//     a task: 32 (256) rows of w; for batches of 64 (256) rows of x, whose sums it keeps (8, 256
+//     a task: 32 (512) rows of w; for batches of 64 (256) rows of x, whose sums it keeps (8, 512
 //             KB, the latter in the workspace):
 //         for every 4 chunks of 128 columns, every 32 rows of w
 //             for every chunk (the 4): its codes as integers, [columns][32 rows]   4 or 8 KB
-//                 for every 8 (128) rows of x: products, sums of a group in registers
+//                 for every 8 (64) rows of x: products, sums of a group in registers
 //
 // x is stored as a task reads it: chunk by chunk, each with the batch's tiles.
 #pragma once
