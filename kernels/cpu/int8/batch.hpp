@@ -82,17 +82,18 @@ class Int8Batch {
         for (int64_t chunk = first; chunk < last; chunk += kChunks) {
             const int64_t chunks = min64(kChunks, last - chunk);
             Groups groups[kChunks] = {};
+            const uint8_t *codes[kChunks][kTaskBlocks] = {};
             for (int64_t i = 0; i < chunks; ++i) {
-                const uint8_t *codes[kTaskBlocks] = {};  // blocks past the last repeat the first
-                codes_.load_chunk(first_block_, blocks_, chunk + i, false, codes);
-                for (int64_t b = blocks_; b < kTaskBlocks; ++b) codes[b] = codes[0];
+                codes_.load_chunk(first_block_, blocks_, chunk + i, false, codes[i]);
+                for (int64_t b = blocks_; b < kTaskBlocks; ++b) codes[i][b] = codes[i][0];
                 const int64_t group = (chunk + i) * 128 / s.group_size;
                 groups[i] = {factors_ + group - first_group,
                              min64(groups_, s.groups_per_row - group)};
-                kernel_.decode(codes, groups[i].factors, i);
+                kernel_.decode(codes[i], groups[i].factors, i);
             }
             for (int64_t row = 0; row < rows; row += kAtOnce) {
                 for (int64_t i = 0; i < chunks; ++i) {
+                    if constexpr (kStrips > 1) fetch_codes(codes[i], row, rows);
                     add(x + i * tiles + row / kRows, min64(kAtOnce, rows - row), groups[i], i,
                         strip, row);
                 }
@@ -115,6 +116,17 @@ class Int8Batch {
         for (int64_t j = 0; j < rows; j += kRows, ++x) {
             if constexpr (kStrips > 1) fetch(x + kScaleChunks * kept_ / kRows, strip);
             if (lowered_) lower(*x, factors, count, low(strip) + row + j);
+        }
+    }
+
+    // What rows of x from `row` on fetch of the next panel's codes, to the second cache. All of
+    // them at once, while codes are decoded, would hold these up.
+    void fetch_codes(const uint8_t *const (&codes)[kTaskBlocks], int64_t row, int64_t rows) const {
+        constexpr int64_t kLines = kTaskBlocks * 8;  // of a chunk
+        const int64_t lines = ceil_div(kLines, ceil_div(rows, kAtOnce));
+        const int64_t first = row / kAtOnce * lines;
+        for (int64_t i = first; i < min64(first + lines, kLines); ++i) {
+            prefetch_stream(codes[i / 8] + i % 8 * 64 + kScaleChunks * 512);
         }
     }
 

@@ -43,9 +43,9 @@ struct AmxInt8 : Avx512Int8 {
 
         void decode(const uint8_t *const (&codes)[4], const TileFactors *factors, int64_t place) {
             if (is_table_) {
-                TileDecoder::decode(codes, chunks_[place], [this](__m512i v, int, int) QK_INLINE {
-                    return table_.look_up(v);
-                });
+                TileDecoder<false>::decode(codes, chunks_[place],
+                                           [this](__m512i v, int, int)
+                                               QK_INLINE { return table_.look_up(v); });
                 return;
             }
             const __m512i mask = _mm512_set1_epi8(15);
@@ -53,7 +53,8 @@ struct AmxInt8 : Avx512Int8 {
             for (int step = 0; step < 2; ++step) {
                 for (int half = 0; half < 2; ++half) zeros[step][half] = zero(factors, step, half);
             }
-            TileDecoder::decode(codes, chunks_[place], [&](__m512i v, int half, int b) QK_INLINE {
+            TileDecoder<false>::decode(codes, chunks_[place],
+                                       [&](__m512i v, int half, int b) QK_INLINE {
                 return _mm512_sub_epi8(_mm512_and_si512(v, mask), zeros[b / 2][half]);
             });
         }

@@ -22,6 +22,7 @@ struct Avx512Int8 : Avx512Dots {
 
     // Codes of 32 rows of w to bytes: dword r of vectors d, 0 and 1, gets columns 4 d .. 4 d + 3 of
     // rows r and 16 + r.
+    template <bool kFetches>  // what is 4 chunks on
     class TileDecoder {
       public:
         // entry(codes, half, b): bytes of codes in low nibbles, columns 32 b .. 32 b + 31 of a
@@ -33,8 +34,6 @@ struct Avx512Int8 : Avx512Dots {
         }
 
       private:
-        static constexpr int64_t kAhead = 2048;  // bytes fetched ahead of use: 4 chunks
-
         // 16 rows: 32 bytes of each row at a time; 128 bits of a vector hold 4 rows.
         template <class Entry>
         QK_NOINLINE static void decode_half(const uint8_t *low, const uint8_t *high, int half,
@@ -43,8 +42,8 @@ struct Avx512Int8 : Avx512Dots {
                 __m512i even[4], odd[4];  // 16 bytes of rows i, i + 4, i + 8, i + 12 each
                 QK_UNROLL
                 for (int i = 0; i < 4; ++i) {
-                    prefetch(low + 64 * (4 * part + i) + kAhead);
-                    prefetch(high + 64 * (4 * part + i) + kAhead);
+                    if (kFetches) prefetch(low + 64 * (4 * part + i) + 2048);
+                    if (kFetches) prefetch(high + 64 * (4 * part + i) + 2048);
                     const auto two = [&](const uint8_t *at) QK_INLINE {
                         const __m256i *const from =
                             reinterpret_cast<const __m256i *>(at + 64 * i + 32 * part);
@@ -92,8 +91,8 @@ struct Avx512Int8 : Avx512Dots {
                                      QK_INLINE { return table_.look_up(v); };
             const auto lowest = [mask](__m512i v, int, int)
                                     QK_INLINE { return _mm512_and_si512(v, mask); };
-            is_table_ ? TileDecoder::decode(codes, entries_, look_up)
-                      : TileDecoder::decode(codes, entries_, lowest);
+            is_table_ ? TileDecoder<true>::decode(codes, entries_, look_up)
+                      : TileDecoder<true>::decode(codes, entries_, lowest);
         }
 
         // Up to `rows` rows of a tile of x; `count` of the chunk's `groups` have columns.
