@@ -102,17 +102,18 @@ struct AmxInt8 : Avx512Int8 {
         QK_NOINLINE void multiply(const XTile *x, int64_t rows, const WChunk &w,
                                   const TileFactors *factors, int64_t b, float (*acc)[kTaskRows]) {
             const auto *const first = w + b * kTileRows16, *const second = first + kTileRows16;
-            tiles_.template load<2>(first[0], 128);
-            tiles_.template load<3>(first[0] + 1, 128);
-            if (kSteps == 2) tiles_.template load<4>(second[0], 128);
-            if (kSteps == 2) tiles_.template load<5>(second[0] + 1, 128);
             for (int64_t j = 0; j < rows; j += kTileRows16, acc += kTileRows16) {
                 const XTile &tile = x[j / XTile::kRows];
                 const int64_t row = j % XTile::kRows;
                 const int8_t *const from = tile.x[row] + 64 * b;
                 tiles_.template load_passing<6>(from, 128);
+                // Each tile of w where it is first wanted: all in front would hold up the products.
+                if (j == 0) tiles_.template load<2>(first[0], 128);
                 start<0, 2>();
+                if (j == 0) tiles_.template load<3>(first[0] + 1, 128);
                 start<1, 3>();
+                if (kSteps == 2 && j == 0) tiles_.template load<4>(second[0], 128);
+                if (kSteps == 2 && j == 0) tiles_.template load<5>(second[0] + 1, 128);
                 if (kSteps == 2) tiles_.template load_passing<7>(from + 64, 128);
                 if (kSteps == 2) tiles_.template add_products<0, 7, 4>();
                 finish_rows<0, kTileRows16 / 2>();
