@@ -46,7 +46,7 @@ int64_t reach(const Facts &f, const Device &d, int64_t workspace, int32_t row, i
                 stop(step > 0 ? last + 1 : last);
             }
         }
-        for (const int64_t crossover : {8, 32, 48, 64, 512}) {  // of namespace wanted
+        for (const int64_t crossover : {4, 8, 32, 48, 64, 512}) {  // of namespace wanted
             stop(step > 0 ? crossover : crossover + 1);
             stop(step > 0 ? crossover + 1 : crossover);
         }

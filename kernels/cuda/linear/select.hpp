@@ -51,12 +51,12 @@ constexpr bool large(const Facts &f, const Device &d) {
 constexpr bool codes_8(const Facts &f, const Device &) {
     return f.m <= (f.weight == kRowS8 ? 4096 : 512);
 }
-// What the kernel `lanes` reads.
-constexpr bool row_by_row(const Facts &f, const Device &) {
+// What kernels on plain lanes read.
+constexpr bool on_lanes(const Facts &f, const Device &) {
     const auto met = [&](const Needs &n) {
         return (f.weight & n.weights) != 0 && (n.conditions & ~f.met) == 0;
     };
-    return met(kLanesNeeds) || met(kLanesLoweredNeeds);
+    return met(kLanesNeeds) || met(kLanesLoweredNeeds) || met(kPackedLanesNeeds);
 }
 
 // Experts that rows of x share, if a routing is any: from 16 tokens on every fifth slot has the
@@ -74,9 +74,11 @@ constexpr bool transposed(const Facts &f, const Device &) { return (f.extras & k
 constexpr bool across(const Facts &f, const Device &) {
     return f.m > 8 || !f.meets(C::kGroupsOf64);
 }
-constexpr bool not_row_by_row(const Facts &f, const Device &d) { return !row_by_row(f, d); }
-// Looked-up codes before sm_90: no matrix kernel on mma.sync has been measured with them there.
-constexpr bool unmeasured_lut4(const Facts &f, const Device &d) {
+constexpr bool not_on_lanes(const Facts &f, const Device &d) { return !on_lanes(f, d); }
+// A pass of 4 rows; two for f32 x, which cuBLASLt multiplies without tensor cores.
+constexpr bool lane_passes(const Facts &f, const Device &) { return f.m <= (f.f32 ? 8 : 4); }
+// Looked-up codes before sm_90: of 129 rows and more, dequantizing takes no longer.
+constexpr bool look_ups(const Facts &f, const Device &d) {
     return f.weight == kPackedLut4 && d.capability < 90;
 }
 
@@ -101,7 +103,7 @@ constexpr Row kLinearTable[] = {
     {K::kSm90Gemm, kSm90GemmNeeds, 17, kAnyM, nullptr, Batch::kBlocks},
     {K::kSm90Gemm8Bit, kSm90Gemm8BitNeeds, 9, 4096, wanted::codes_8, Batch::kBlocks},
     {K::kDense, kDenseNeeds, 257, kAnyM, nullptr, Batch::kAlone},
-    {K::kDense, kDenseNeeds, 17, kAnyM, wanted::unmeasured_lut4, Batch::kAlone},
+    {K::kDense, kDenseNeeds, 129, kAnyM, wanted::look_ups, Batch::kAlone},
     {K::kSm80Gemm, kSm80GemmNeeds, 17, kAnyM, nullptr, Batch::kBlocks},
     {K::kSm80Gemm, kSm80GemmUnsplitNeeds, 65, kAnyM, nullptr, Batch::kBlocks},
     {K::kSm90SomeRows, kSm90SomeRowsNeeds, 2, kAnyM, wanted::large, Batch::kAny},
@@ -118,9 +120,9 @@ constexpr Row kLinearTable[] = {
     {K::kLanes, kLanesNeeds, 1, 4, nullptr, Batch::kAny},
     {K::kLanes, kLanesLoweredNeeds, 1, 4, nullptr, Batch::kAny},
     {K::kRecords, kRecordsNeeds, 1, 8, nullptr, Batch::kAny},
-    {K::kPackedLanes, kPackedLanesNeeds, 1, 8, nullptr, Batch::kAny},
-    {K::kDense, kDenseNeeds, 5, kAnyM, wanted::row_by_row, Batch::kAlone},
-    {K::kGeneric, kGenericNeeds, 1, 8, wanted::not_row_by_row, Batch::kAny},
+    {K::kPackedLanes, kPackedLanesNeeds, 1, 8, wanted::lane_passes, Batch::kAny},
+    {K::kDense, kDenseNeeds, 5, kAnyM, wanted::on_lanes, Batch::kAlone},
+    {K::kGeneric, kGenericNeeds, 1, 8, wanted::not_on_lanes, Batch::kAny},
     {K::kDense, kDenseNeeds, 9, kAnyM, nullptr, Batch::kAlone},
 };
 constexpr int32_t kLinearTableRows = int32_t(sizeof(kLinearTable) / sizeof(kLinearTable[0]));
