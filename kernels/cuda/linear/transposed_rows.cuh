@@ -122,8 +122,14 @@ struct StripWarp {
         scale_row = row_of_scale();
         keep(place), keep(x_place), keep(stored), keep(zero), keep(taken), keep(made);
         keep(scale_row);
-        if (Code::kLut4 || p.w.zero != nullptr || lane >= kStackTiles) return;
-        for (uint32_t stage = 0; stage < 2 * Map::kStage; stage += Map::kStage) {  // all are 8
+        if constexpr (!Code::kLut4) {
+            if (p.w.zero == nullptr && lane < kStackTiles) store_middle_zeros();
+        }
+    }
+
+    // All zeros are 8 where the weight has none: its codes are signed.
+    __device__ void store_middle_zeros() {
+        for (uint32_t stage = 0; stage < 2 * Map::kStage; stage += Map::kStage) {
             uint8_t *const at = room.stages + stage + copied + Map::kZeros;
             *reinterpret_cast<uint4 *>(at) = {0x88888888u, 0x88888888u, 0x88888888u, 0x88888888u};
         }

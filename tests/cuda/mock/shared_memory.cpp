@@ -16,8 +16,7 @@ extern "C" uint8_t qk_shared_begin[], qk_shared_end[];
 
 namespace simulator {
 
-alignas(1024) __attribute__((section(".bss.qk_shared"))) uint4
-    launch_shared[(227 << 10) / 16];
+alignas(1024) __attribute__((section(".bss.qk_shared"))) uint4 launch_shared[(227 << 10) / 16];
 
 namespace {
 
