@@ -54,8 +54,9 @@ struct Meeting {
     }
     __device__ bool owns() const { return owner == rank; }
 
-    // Mail and barriers take turns, and two are enough: who sends for a turn has met the other
-    // warps of the block, which have received what the turn before the last one brought.
+    // Turns alternate between two sets of mail and barriers. Two are enough: a block sends when all
+    // of its warps have received the last turn's sums, and other blocks sent those when they had
+    // received the sums of the turn before.
     __device__ float (*box() const)[32] { return room.mail[turn % 2] + first_box; }
     __device__ uint32_t posted() const {
         return shared_address(room.stages + turn % 2 * Map::kStage + Map::kPosted) +
