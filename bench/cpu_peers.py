@@ -1,12 +1,13 @@
 #!/usr/bin/env python3
-"""Peers of qk_linear and qk_dequantize on the CPU, one row of x, weights in memory: ONNX Runtime's
-MatMulNBits and MatMulBnb4, bitsandbytes' 4-bit product and dequantize. Between their samples runs
-qk_bench_cpu_linear's case of the same shape, so that ratios to its floor are of one run.
+"""qk's products on the CPU beside those of peers, weights in memory: ONNX Runtime's MatMulNBits and
+MatMulBnb4, bitsandbytes' 4-bit product and dequantize, PyTorch's dense bf16 and 4-bit products.
+Before each runs a case of qk_bench_cpu_linear, whose floor is the ratio's.
 
     cpu_peers.py QK_BENCH_CPU_LINEAR [--threads N] [--seconds S] [--shapes 4096x4096,14336x4096]
-                 [--package onnxruntime|bitsandbytes]
+                 [--m 1,16] [--package qk|onnxruntime|bitsandbytes|torch]
 
-One JSON object a line. A package that is missing is named and left out; 77 where all are.
+One JSON object a line; the floor is a loop that only reads, or of more rows than one the peak of
+f32 multiplications and additions. A package that is missing is named and left out; 77 where all are.
 """
 import argparse
 import copy
@@ -30,7 +31,17 @@ def missing(name, error):
     print(f"skipped: {name}: {error}", file=sys.stderr)
 
 
-def onnx_calls(n, k, threads):
+def rotation(tensor, size):
+    """The next copy of the tensor, of which there are more than the caches hold."""
+    copies = itertools.cycle([tensor.clone() for _ in range(copies_of(size))])
+    return lambda: next(copies)
+
+
+def copies_of(size):
+    return max(2, int(COPIES_BYTES / size) + 1)
+
+
+def onnx_calls(n, k, m, threads):
     """(name, call that multiplies by the next copy, bytes of a product)"""
     try:
         import onnxruntime
@@ -61,8 +72,8 @@ def onnx_calls(n, k, threads):
     def session(kind):
         node, tensors, _ = node_of(kind)
         graph = helper.make_graph(
-            [node], kind, [helper.make_tensor_value_info("X", TensorProto.FLOAT, [1, k])],
-            [helper.make_tensor_value_info("Y", TensorProto.FLOAT, [1, n])], tensors)
+            [node], kind, [helper.make_tensor_value_info("X", TensorProto.FLOAT, [m, k])],
+            [helper.make_tensor_value_info("Y", TensorProto.FLOAT, [m, n])], tensors)
         model = helper.make_model(graph, opset_imports=[helper.make_opsetid("", 17),
                                                         helper.make_opsetid("com.microsoft", 1)])
         model.ir_version = 8
@@ -73,20 +84,18 @@ def onnx_calls(n, k, threads):
         return onnxruntime.InferenceSession(model.SerializeToString(), options,
                                             providers=["CPUExecutionProvider"])
 
-    x = {"X": random.standard_normal((1, k)).astype(np.float32)}
+    x = {"X": random.standard_normal((m, k)).astype(np.float32)}
     for kind, name in (("f32", "MatMulNBits b64, f32 sums"), ("int8", "MatMulNBits b128, int8"),
                        ("bnb4", "MatMulBnb4 NF4 b64")):
         size = node_of(kind)[2]
-        sessions = [session(kind) for _ in range(max(2, int(COPIES_BYTES / size) + 1))]
-        state = {"at": 0}
+        sessions = itertools.cycle([session(kind) for _ in range(copies_of(size))])
 
-        def call(sessions=sessions, state=state):
-            state["at"] = (state["at"] + 1) % len(sessions)
-            sessions[state["at"]].run(None, x)
+        def call(sessions=sessions):
+            next(sessions).run(None, x)
         yield f"ONNX Runtime {onnxruntime.__version__}, {name}", call, size
 
 
-def bitsandbytes_calls(n, k, threads):
+def bitsandbytes_calls(n, k, m, threads):
     try:
         import bitsandbytes
         import torch
@@ -96,33 +105,52 @@ def bitsandbytes_calls(n, k, threads):
     torch.set_num_threads(threads)
     dense = torch.randn(n, k)
     size = n * k // 2 + n * k // 64 * 4
-    count = max(2, int(COPIES_BYTES / size) + 1)
-    x = torch.randn(1, k, dtype=torch.bfloat16)
+    x = torch.randn(m, k, dtype=torch.bfloat16)
     for kind in ("nf4", "fp4"):
         code, state = functional.quantize_4bit(dense, blocksize=64, quant_type=kind)
-
-        def rotation(tensor):
-            copies = itertools.cycle([tensor.clone() for _ in range(count)])
-            return lambda: next(copies)
         version = f"bitsandbytes {bitsandbytes.__version__}"
         state.dtype = torch.bfloat16
-        next_code = rotation(code)
+        next_code = rotation(code, size)
         yield (f"{version}, matmul_4bit {kind}, bf16",
                lambda: bitsandbytes.matmul_4bit(x, next_code().t(), quant_state=state), size)
-        yield (f"{version}, dequantize {kind} to bf16",
-               lambda: functional.dequantize_4bit(next_code(), state), size)
+        if m == 1:
+            yield (f"{version}, dequantize {kind} to bf16",
+                   lambda: functional.dequantize_4bit(next_code(), state), size)
         if not functional.has_avx512bf16():
             missing(f"{version}, packed {kind}", "no AVX-512 BF16")
             continue
         # As Linear4bit does before its first product.
         packed, packed_state = functional._convert_weight_packed_for_cpu(code, copy.copy(state))
-        next_packed = rotation(packed)
+        next_packed = rotation(packed, size)
         yield (f"{version}, matmul_4bit {kind} packed, AVX-512 BF16",
                lambda: bitsandbytes.matmul_4bit(x, next_packed(), quant_state=packed_state),
                size - n * k // 64 * 2)  # its scales are bf16
 
 
-SOURCES = {"onnxruntime": onnx_calls, "bitsandbytes": bitsandbytes_calls}
+def torch_calls(n, k, m, threads):
+    try:
+        import torch
+    except ImportError as error:
+        return missing("torch", error)
+    torch.set_num_threads(threads)
+    version = f"PyTorch {torch.__version__.split('+')[0]}"
+    x = torch.randn(m, k, dtype=torch.bfloat16)
+    dense = torch.randn(n, k, dtype=torch.bfloat16)
+    next_dense = rotation(dense, dense.nbytes)
+    yield f"{version}, dense bf16", lambda: x @ next_dense().t(), dense.nbytes
+    group = 128
+    codes = torch.ops.aten._convert_weight_to_int4pack_for_cpu(
+        torch.randint(0, 16, (n, k), dtype=torch.int32), 1)
+    scales = torch.randn(k // group, n, 2, dtype=torch.bfloat16)
+    size = codes.nbytes + scales.nbytes
+    next_codes = rotation(codes, size)
+    yield (f"{version}, int4 b{group}, bf16",
+           lambda: torch.ops.aten._weight_int4pack_mm_for_cpu(x, next_codes(), group, scales), size)
+
+
+SOURCES = {"onnxruntime": onnx_calls, "bitsandbytes": bitsandbytes_calls, "torch": torch_calls}
+QK_CASES = (("nf4 b64 f32", "exact"), ("nf4 b64 f32", "int8"), ("u4 g128 f16", "exact"),
+            ("u4 g128 f16", "bf16"), ("u4 g128 f16", "int8"))
 
 
 def sample(call, seconds, threads):
@@ -137,41 +165,61 @@ def sample(call, seconds, threads):
     return times
 
 
-def qk_line(bench, n, k, arguments):
-    lines = subprocess.run([bench, "--filter", "nf4 b64 f32", "--shape", f"{n}x{k}", "--threads",
-                            str(arguments.threads), "--seconds", "0.2"],
-                           check=True, capture_output=True, text=True).stdout
-    if not lines:
-        sys.exit(f"{bench} has no shape {n}x{k}")
-    return json.loads(lines)
+def qk_line(shape, m, options, case="nf4 b64 f32", mode="exact"):
+    """What qk_bench_cpu_linear prints for the case."""
+    lines = subprocess.run([options.bench, "--filter", case, "--shape", shape, "--mode", mode,
+                            "--m", str(m), "--against", "read" if m == 1 else "peak", "--threads",
+                            str(options.threads), "--seconds", "0.2"],
+                           check=True, capture_output=True, text=True).stdout.splitlines()
+    line = next((line for line in map(json.loads, lines) if line["case"] == case), None)
+    return line or sys.exit(f"{options.bench} has no {case} of shape {shape}")
+
+
+def line_of(peer, shape, m, threads, rate, floor):
+    """GB/s of weights for one row of x, else GFLOP/s."""
+    n, k = map(int, shape.split("x"))
+    unit = "GB/s" if m == 1 else "GFLOP/s"
+    return {"bench": "peer", "peer": peer, "n": n, "k": k, "m": m, "threads": threads,
+            unit: round(rate, 2), f"floor {unit}": round(floor, 2), "ratio": round(rate / floor, 3)}
+
+
+def peer_lines(source, shape, m, options):
+    n, k = map(int, shape.split("x"))
+    unit = "GB/s" if m == 1 else "GFLOP/s"
+    for name, call, size in source(n, k, m, options.threads) or ():
+        work = size if m == 1 else 2 * n * k * m
+        floor = qk_line(shape, m, options)[f"floor {unit}"]
+        rate = work / float(np.median(sample(call, options.seconds, options.threads))) * 1e-9
+        yield line_of(name, shape, m, options.threads, rate, floor)
+
+
+def qk_lines(shape, m, options):
+    unit = "GB/s" if m == 1 else "GFLOP/s"
+    for case, mode in QK_CASES:
+        line = qk_line(shape, m, options, case, mode)
+        yield line_of(f"qk, {case}, {mode}", shape, m, options.threads, line[unit],
+                      line[f"floor {unit}"])
 
 
 def main():
-    parser = argparse.ArgumentParser()
+    parser = argparse.ArgumentParser(description=__doc__,
+                                     formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("bench")
     parser.add_argument("--threads", type=int, default=1)
     parser.add_argument("--seconds", type=float, default=1)
     parser.add_argument("--shapes", default="4096x4096")
-    parser.add_argument("--package", choices=SOURCES, help="only this one's")
-    arguments = parser.parse_args()
-    sources = [SOURCES[arguments.package]] if arguments.package else SOURCES.values()
-    os.environ["OMP_NUM_THREADS"] = str(arguments.threads)
+    parser.add_argument("--m", default="1", help="rows of x: 1,16,512")
+    parser.add_argument("--package", choices=["qk", *SOURCES], help="only this one's")
+    options = parser.parse_args()
+    os.environ["OMP_NUM_THREADS"] = str(options.threads)
     found = False
-    for shape in arguments.shapes.split(","):
-        n, k = map(int, shape.split("x"))
-        for source in sources:
-            for name, call, size in source(n, k, arguments.threads) or ():
+    for shape, m in itertools.product(options.shapes.split(","), map(int, options.m.split(","))):
+        for package in [options.package] if options.package else ["qk", *SOURCES]:
+            lines = (qk_lines(shape, m, options) if package == "qk" else
+                     peer_lines(SOURCES[package], shape, m, options))
+            for line in lines:
                 found = True
-                floors, rates = [], []
-                for _ in range(3):
-                    floors.append(qk_line(arguments.bench, n, k, arguments)["floor GB/s"])
-                    times = sample(call, arguments.seconds / 3, arguments.threads)
-                    rates.append(size / float(np.median(times)) * 1e-9)
-                rate, floor = float(np.median(rates)), float(np.median(floors))
-                print(json.dumps({"bench": "peer", "peer": name, "n": n, "k": k,
-                                  "threads": arguments.threads, "GB/s": round(rate, 2),
-                                  "floor GB/s": round(floor, 2),
-                                  "ratio": round(rate / floor, 3)}), flush=True)
+                print(json.dumps(line), flush=True)
     if not found:
         sys.exit(77)
 

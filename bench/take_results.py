@@ -3,7 +3,8 @@
 writes the pages.
 
     take_results.py cuda RESULTS      a folder that bench/cuda/run_all wrote
-    take_results.py cpu RESULTS       a folder that bench/cpu_run_all wrote
+    take_results.py cpu RESULTS       a folder that bench/cpu_run_all wrote; --prefix intel_ for
+                                      another machine than the pages' first
 
 Only results that the folder holds are replaced, each as a whole. Machine and commit are those
 of the run's machine.txt.
@@ -242,43 +243,95 @@ def parts(folder, pattern):
 def spelled(name):
     """A bench's "nf4 b64 f32" as the CPU's pages say it: "NF4, groups of 64, f32 scales"."""
     plain = re.sub(r" (b?f16) x$", "", name)
-    head, group, *rest = named(plain).replace(",", "").split()
-    words = [head, f"groups of {group[1:]}" if group[1:].isdigit() else group]
-    if "nested" in rest:
-        words.append("nested scales")
-    if "scales" in rest:
-        words.append("f32 scales")
+    head, *rest = plain.split()
+    words = [head.upper()]
+    for word in rest:
+        words.append(f"groups of {word[1:]}" if re.fullmatch(r"[bg]\d+", word) else
+                     {"f32": "f32 scales", "nested": "nested scales"}.get(word, word))
+    words = [word for word in words if word != "f16"]
     return ", ".join(words + ([name.removeprefix(plain).strip()] if name != plain else []))
 
 
-def take_cpu(folder, data):
+def cells_of(lines, row_of, column_of, cell_of):
+    """(header of the columns, {row: {column: cell}}), both in the order of the lines; the cells of
+    one place, of several shapes, stand side by side."""
+    rows, columns = {}, []
+    for line in lines:
+        column = column_of(line)
+        if column not in columns:
+            columns.append(column)
+        rows.setdefault(row_of(line), {}).setdefault(column, []).append(cell_of(line))
+    return columns, ([*row, *(", ".join(cells.get(column, [])) for column in columns)]
+                     for row, cells in rows.items())
+
+
+def ratio(line):
+    return f"{line['ratio']:.2f}"
+
+
+def threads_of(line):
+    return f"{line['threads']} thread{'s' * (line['threads'] > 1)}"
+
+
+def products(folder, pattern):
+    """Lines of products with one mode after the other, shapes in the pages' order."""
+    lines = [line for mode in ("exact", "int8", "bf16")
+             for line in parts(folder, pattern.format(mode=mode))]
+    return sorted(lines, key=lambda line: ON_CPU.index((line["n"], line["k"]))
+                  if (line["n"], line["k"]) in ON_CPU else len(ON_CPU))
+
+
+def take_cpu_products(folder, put):
+    def take(name, command, names, lines, row_of, column_of, cell_of):
+        columns, rows = cells_of(lines, row_of, column_of, cell_of)
+        put(name, f"{LINEAR} {command}", [*names, *columns], rows)
+
+    modes = ("exact", "int8", "bf16")
+    one_row = [line for line in products(folder, "{mode}_*x*_*") if line["place"] == "dram"]
+    take("linear_1", "--mode MODE --threads N", ["mode", "weights"],
+         sorted(one_row, key=lambda line: (modes.index(line["mode"]), line["threads"])),
+         lambda line: (line["mode"], spelled(line["case"])), threads_of, ratio)
+    for name, command, pattern, cell in (
+            ("many_rows", "--mode MODE --m M --place l3", "m[15]*_{mode}",
+             lambda line: f"{line['GFLOP/s']:.0f}"),
+            ("l2", "--place l2 --mode MODE", "l2_{mode}", lambda line: f"{line['GB/s']:.0f}"),
+            ("avx2", "--isa avx2 --mode MODE", "avx2_{mode}_*", ratio)):
+        take(name, command, ["weights"], sorted(products(folder, pattern), key=lambda line: (
+            line["m"], modes.index(line["mode"]))), lambda line: (spelled(line["case"]),),
+            lambda line: line["mode"] + (f", {line['m']} rows" if line["m"] > 1 else ""), cell)
+    take("layouts", "--layout LAYOUT", ["weights"], parts(folder, "layout_*"),
+         lambda line: (spelled(line["case"]),), lambda line: line["layout"].upper(), ratio)
+
+
+def take_cpu(folder, data, prefix):
     machine = json.loads((folder / "machine.txt").read_text(encoding="utf-8"))
     about = {"machine": f"{machine['cpu']}, {machine['cores']} cores, load {machine['load']:.1f}",
              "commit": f"{machine['commit'][:7]}, {machine['time'][:10]}"}
 
     def put(name, command, header, rows):
-        store(data, f"cpu/{name}", {**about, "command": command}, header, rows)
+        store(data, f"cpu/{prefix}{name}", {**about, "command": command}, header, rows)
 
-    shares = {}
-    for mode in ("exact", "int8", "bf16"):
-        lines = parts(folder, f"{mode}_*x*_*")
-        for line in sorted(lines, key=lambda line: ON_CPU.index((line["n"], line["k"]))):
-            if line["m"] == 1 and line["place"] == "dram":
-                row = shares.setdefault((mode, spelled(line["case"])), {})
-                row.setdefault(line["threads"], []).append(f"{line['ratio']:.2f}")
-    threads = sorted({count for row in shares.values() for count in row})
-    put("linear_1", f"{LINEAR} --mode MODE --threads N",
-        ["mode", "weights", *(f"{count} thread{'s' * (count > 1)}" for count in threads)],
-        ([*key, *(", ".join(row.get(count, [])) for count in threads)]
-         for key, row in shares.items()))
-    put("layouts", f"{LINEAR} --layout LAYOUT", ["weights", "layout", "GB/s", "share of the floor"],
-        ([spelled(line["case"]), line["layout"], f"{line['GB/s']:.0f}", f"{line['ratio']:.2f}"]
-         for line in parts(folder, "layout_*")))
+    take_cpu_products(folder, put)
     for operation in ("dequantize", "repack", "quantize"):
         put(operation, f"qk_bench_cpu_dequantize --op {operation}",
             ["weights", "to", "GB/s written", "ratio to the floor"],
-            ([line["case"], line["to"], f"{line['written GB/s']:.1f}", f"{line['ratio']:.2f}"]
+            ([line["case"], line["to"], f"{line['written GB/s']:.1f}", ratio(line)]
              for line in parts(folder, operation)))
+    columns, rows = cells_of(
+        [line for mode in ("exact", "int8") for line in parts(folder, f"experts_{mode}_*")],
+        lambda line: (line["mode"], threads_of(line)),
+        lambda line: f"{line['tokens']} token{'s' * (line['tokens'] > 1)}",
+        lambda line: f"{line['us'] / 1000:.3g}")
+    put("experts", "qk_bench_cpu_experts --model Qwen3 --mode MODE --threads N",
+        ["ms", "threads", *columns], rows)
+    columns, rows = cells_of(
+        sorted(parts(folder, "peers_*"), key=lambda line: (
+            line["threads"], line["m"], not line["peer"].startswith("qk"))),
+        lambda line: (line["peer"],),
+        lambda line: (f"{line['m']} row{'s' * (line['m'] > 1)}, {threads_of(line)}, "
+                      f"{'share of the floor' if line['m'] == 1 else 'GFLOP/s'}"),
+        lambda line: ratio(line) if line["m"] == 1 else f"{line['GFLOP/s']:.0f}")
+    put("peers", "bench/cpu_peers.py", ["product", *columns], rows)
 
 
 def main():
@@ -287,9 +340,12 @@ def main():
     parser.add_argument("backend", choices=("cuda", "cpu"))
     parser.add_argument("results", type=pathlib.Path)
     parser.add_argument("--data", type=pathlib.Path, default=DATA, help="instead of the pages'")
+    parser.add_argument("--prefix", default="", help="of the results' names (cpu)")
     options = parser.parse_args()
-    take = take_cuda if options.backend == "cuda" else take_cpu
-    take(options.results, options.data)
+    if options.backend == "cuda":
+        take_cuda(options.results, options.data)
+    else:
+        take_cpu(options.results, options.data, options.prefix)
 
 
 if __name__ == "__main__":

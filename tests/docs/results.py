@@ -75,13 +75,26 @@ WANTED_CUDA = {
                      "gpt-oss-120b,MXFP4,16 tokens,291.0,0.51"],
     "peers/cuda_torch": ["torch int4 g128 bf16,4,4096x4096,9.1"]}
 
-PRODUCT = {"bench": "linear", "case": "nf4 b64 f32", "m": 1, "n": 4096, "k": 4096, "place": "dram",
-           "layout": "packed", "threads": 1, "ratio": 0.904, "GB/s": 31.4}
+PRODUCT = {"bench": "linear", "case": "nf4 b64 f32", "mode": "exact", "m": 1, "n": 4096, "k": 4096, "place": "dram",
+           "layout": "packed", "threads": 1, "ratio": 0.904, "GB/s": 31.4, "GFLOP/s": 99.7}
+PEER = {"bench": "peer", "peer": "A peer, int8", "n": 4096, "k": 4096, "m": 1, "threads": 1,
+        "GB/s": 20.0, "ratio": 0.5}
 CPU = {
     "exact_4096x4096_1.jsonl": [PRODUCT, {**PRODUCT, "case": "u4 g128 f16 f16 x", "ratio": 0.86}],
     "exact_4096x14336_1.jsonl": [{**PRODUCT, "k": 14336, "ratio": 0.89}],
     "exact_4096x4096_2.jsonl": [{**PRODUCT, "threads": 2, "ratio": 0.95}],
-    "int8_4096x4096_1.jsonl": [{**PRODUCT, "case": "nf4 b64 nested", "ratio": 0.96}],
+    "int8_4096x4096_1.jsonl": [{**PRODUCT, "case": "nf4 b64 nested", "mode": "int8",
+                                  "ratio": 0.96}],
+    "m16_exact.jsonl": [{**PRODUCT, "m": 16, "place": "l3"}],
+    "m512_exact.jsonl": [{**PRODUCT, "m": 512, "place": "l3", "GFLOP/s": 230.4}],
+    "m16_int8.jsonl": [{**PRODUCT, "m": 16, "place": "l3", "mode": "int8", "case": "mxfp4"}],
+    "l2_bf16.jsonl": [{**PRODUCT, "place": "l2", "mode": "bf16", "case": "nvfp4 divided"}],
+    "avx2_exact_4096x4096.jsonl": [PRODUCT],
+    "avx2_exact_4096x14336.jsonl": [{**PRODUCT, "k": 14336, "ratio": 0.89}],
+    "experts_int8_2.jsonl": [{"bench": "experts", "mode": "int8", "tokens": 4, "threads": 2,
+                              "us": 2513.3}],
+    "peers_m1_a_4096x4096_1.jsonl": [PEER],
+    "peers_m16_a_4096x4096_1.jsonl": [{**PEER, "m": 16, "GFLOP/s": 123.4}],
     "layout_gptq.jsonl": [{**PRODUCT, "case": "u4 g128 f16", "layout": "gptq", "ratio": 0.6}],
     "dequantize.jsonl": [{"bench": "dequantize", "case": "nf4 b64 row_high", "to": "f32",
                           "written GB/s": 33.3, "ratio": 0.95}]}
@@ -89,11 +102,16 @@ WANTED_CPU = {
     "cpu/linear_1": ['exact,"NF4, groups of 64, f32 scales","0.90, 0.89",0.95',
                      'exact,"U4, groups of 128, f16 x",0.86,',
                      'int8,"NF4, groups of 64, nested scales",0.96,'],
-    "cpu/layouts": ['"U4, groups of 128",gptq,31,0.60'],
+    "cpu/many_rows": ['"NF4, groups of 64, f32 scales",100,,230', "MXFP4,,100,"],
+    "cpu/l2": ['"NVFP4, divided",31'],
+    "cpu/avx2": ['"NF4, groups of 64, f32 scales","0.90, 0.89"'],
+    "cpu/layouts": ['"U4, groups of 128",0.60'],
+    "cpu/experts": ["int8,2 threads,2.51"],
+    "cpu/peers": ['"A peer, int8",0.50,123'],
     "cpu/dequantize": ["nf4 b64 row_high,f32,33.3,0.95"]}
 
 
-def taken(backend, files, machine):
+def taken(backend, files, machine, *more):
     """{result: its rows} after taking a made-up folder of results."""
     with tempfile.TemporaryDirectory() as name:
         results, data = pathlib.Path(name, "results"), pathlib.Path(name, "data")
@@ -104,7 +122,7 @@ def taken(backend, files, machine):
                     "\n".join(json.dumps(found) for found in lines))
             (results / file).write_text(text, encoding="utf-8")
         subprocess.run([sys.executable, ROOT / "bench/take_results.py", backend, results, "--data",
-                        data], check=True, stdout=subprocess.DEVNULL)
+                        data, *more], check=True, stdout=subprocess.DEVNULL)
         return {str(path.relative_to(data).with_suffix("")): path.read_text(encoding="utf-8")
                 for path in data.glob("*/*.csv")}
 
@@ -119,11 +137,14 @@ def compare(found, wanted, machine):
             yield f"{name}: says no machine: {about}"
 
 
+CPU_MACHINE = json.dumps({"cpu": "A processor", "cores": 2, "load": 0.1, "commit": "0123456789",
+                          "time": "2026-01-02T"})
 failures = [*compare(taken("cuda", CUDA, "2026-01-02T03:04:05Z\n0123456789abcdef\nA card, 1, 2\n"),
                      WANTED_CUDA, "A card"),
-            *compare(taken("cpu", CPU, json.dumps({"cpu": "A processor", "cores": 2, "load": 0.1,
-                                                   "commit": "0123456789", "time": "2026-01-02T"})),
-                     WANTED_CPU, "A processor, 2 cores")]
+            *compare(taken("cpu", CPU, CPU_MACHINE), WANTED_CPU, "A processor, 2 cores"),
+            *compare(taken("cpu", CPU, CPU_MACHINE, "--prefix", "other_"),
+                     {name.replace("/", "/other_"): rows for name, rows in WANTED_CPU.items()},
+                     "A processor, 2 cores")]
 print("\n".join(failures))
-print(f"{len(WANTED_CUDA) + len(WANTED_CPU)} results, {len(failures)} failed")
+print(f"{len(WANTED_CUDA) + 2 * len(WANTED_CPU)} results, {len(failures)} failed")
 sys.exit(1 if failures else 0)
