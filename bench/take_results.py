@@ -299,7 +299,8 @@ def take_cpu_products(folder, put):
         take(name, command, ["weights"], sorted(products(folder, pattern), key=lambda line: (
             line["m"], modes.index(line["mode"]))), lambda line: (spelled(line["case"]),),
             lambda line: line["mode"] + (f", {line['m']} rows" if line["m"] > 1 else ""), cell)
-    take("layouts", "--layout LAYOUT", ["weights"], parts(folder, "layout_*"),
+    layouts = {(line["case"], line["layout"]): line for line in parts(folder, "layout_*")}
+    take("layouts", "--layout LAYOUT", ["weights"], layouts.values(),
          lambda line: (spelled(line["case"]),), lambda line: line["layout"].upper(), ratio)
 
 
