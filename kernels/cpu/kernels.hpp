@@ -45,7 +45,7 @@ extern const Kernel<LinearArgs> kLinearIntegersVnni, kLinearGroupsVnni, kLinearR
     kLinearIntegerRowsVnni, kLinearGroupRowsVnni, kLinearFewAvx512, kLinearFewAvx2;
 extern const Kernel<LinearArgs> kLinearColumnsVnni, kLinearColumnsAvx2;
 extern const Kernel<LinearArgs> kLinearInt8AmxBatch, kLinearInt8VnniBatch, kLinearInt8Vnni,
-    kLinearInt8VnniRows;
+    kLinearInt8AmxBytesBatch, kLinearInt8VnniBytesBatch, kLinearInt8VnniRows;
 extern const Kernel<LinearArgs> kLinearInt8Avx2, kLinearInt8Avx2Batch, kLinearInt8Avx2Rows,
     kLinearBf16, kLinearBf16Batch, kLinearBf16AmxBatch;
 extern const Kernel<LinearArgs> kTransposedAvx512, kTransposedAvx2;

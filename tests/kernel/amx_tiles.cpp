@@ -11,6 +11,7 @@
 namespace {
 
 using Int8 = qk::cpu::AmxInt8<PlainTiles>;
+using Int8Bytes = qk::cpu::AmxInt8Bytes<PlainTiles>;
 
 const qk::Device kHere = qk::device_at(qk::kCpuBackend, 0);
 
@@ -58,6 +59,9 @@ void for_each_case(const std::vector<int32_t> &groups, const Body &body) {
 
 const qk::Kernel<qk::LinearArgs> kInt8Stand = {
     "amx int8 batch", nullptr, qk::cpu::int8_tiles_bytes<Int8>, qk::cpu::run_int8_batch<Int8>};
+const qk::Kernel<qk::LinearArgs> kInt8BytesStand = {"amx int8 bytes batch", nullptr,
+                                                    qk::cpu::int8_tiles_bytes<Int8Bytes>,
+                                                    qk::cpu::run_int8_batch<Int8Bytes>};
 const qk::Kernel<qk::LinearArgs> kBf16Stand = {"amx bf16 batch", nullptr, qk::cpu::bf16_tiles_bytes,
                                                qk::cpu::run_bf16_strips<PlainTiles>};
 
@@ -76,6 +80,29 @@ TEST(AmxTiles, Int8HasTheBitsOfVectors) {
     });
     EXPECT_GT(ran, 150);
     EXPECT_GT(PlainTiles::Session::sessions, ran) << "a session for each range of tasks";
+}
+
+TEST(AmxTiles, RowsOfBytesHaveTheBitsOfVectors) {
+    if (!qk::has(kHere, qk::cpu::kVnniVbmi)) GTEST_SKIP() << "no AVX-512 VNNI and VBMI here";
+    const qk::Kernel<qk::LinearArgs> &vectors = qk::cpu::kLinearInt8VnniBytesBatch;
+    constexpr int64_t kShapes[][3] = {{8, 3, 128},   {16, 40, 512},   {17, 8, 70},
+                                      {33, 33, 999}, {270, 136, 136}, {70, 1064, 72}};
+    for (const int32_t group : {64, 128, 256, int32_t{QK_GROUP_ROW}}) {
+        for (const auto &[m, n, k] : kShapes) {
+            for (const bool minimum : {false, true}) {
+                WeightCase c = {QK_FORMAT_S8, QK_FORMAT_F16, QK_LAYOUT_ROW, n, k, group};
+                c.grouping = QK_GROUPING_ALONG_K;
+                c.minimum = minimum;
+                const TestWeight w(c, uint32_t(m + group));
+                ASSERT_TRUE(w.valid()) << describe(c);
+                const TestDense x(QK_FORMAT_F32, m, k, 5), y(QK_FORMAT_F32, m, n, 6);
+                const qk::LinearArgs args = {x.view(), w.view(), nullptr, y.view()};
+                ASSERT_TRUE(vectors.can_run(args, kHere)) << describe(c);
+                ASSERT_EQ(result(kInt8BytesStand, args, y, 1 + n % 3), result(vectors, args, y))
+                    << describe(c) << " m " << m;
+            }
+        }
+    }
 }
 
 // Weights as qk_dequantize gives them, rounded to bf16.

@@ -57,6 +57,27 @@ TEST_F(CpuLinear, SignedBytesByLines) {
     }
 }
 
+// Batches of signed bytes in int8 mode: tasks of 32 rows of w, whole and cut, and rows of x that
+// fill tiles and do not; with minima, and with scales of second groups.
+TEST_F(CpuLinear, BatchesOfSignedBytes) {
+    int turn = 0;
+    for (const int32_t group : {16, 32, 64, 128, 384, 8192}) {
+        for (const int64_t k : {16, 100, 128, 576, 1050}) {
+            for (const int64_t n : {1, 7, 8, 31, 33, 70}) {
+                for (const int64_t m : {8, 11, 27, 65, 130}) {
+                    if (n * m > 2500 && k > 600) continue;
+                    if (left_out()) continue;
+                    WeightCase c = {QK_FORMAT_S8, kScales[++turn % 4], QK_LAYOUT_ROW, n, k, group};
+                    c.grouping = QK_GROUPING_ALONG_K;
+                    c.minimum = turn % 3 == 0;
+                    if (turn % 5 == 0) c.scale_format = QK_FORMAT_I8, c.scale_group_size = 8;
+                    compare_in(qk::kCpuBackend.linear_int8, c, kDense[turn % 3], m, false);
+                }
+            }
+        }
+    }
+}
+
 // Groups that straddle rows, at multiples of 16 columns and elsewhere.
 TEST_F(CpuLinear, GroupsThatStraddleRows) {
     int turn = 0;

@@ -1,6 +1,5 @@
-// y = x . transpose(w) + bias in int8 mode over the packed layout (rows8) for several rows of x.
-// Lanes are rows of w, so that nothing is added across lanes, and codes are decoded once for all
-// rows of x.
+// y = x . transpose(w) + bias in int8 mode for several rows of x. Lanes are rows of w, so that
+// nothing is added across lanes, and codes (Isa::Strip) are decoded once for all rows of x.
 //
 //     a task: 32 (512) rows of w; for batches of 64 (256) rows of x, whose sums it keeps (8, 512
 //             KB, the latter in the workspace):
@@ -10,8 +9,7 @@
 //
 // x is stored as a task reads it: chunk by chunk, each with the batch's tiles.
 #pragma once
-#include "cpu/int8/gemv.hpp"
-#include "cpu/int8/x.hpp"
+#include "cpu/int8/strip.hpp"
 
 namespace qk::cpu {
 
@@ -33,6 +31,10 @@ class Int8Batch {
           minima_(args.w, lowered_ ? args.w.minimum : args.w.scale, device),
           sums_(kSumsInWorkspace ? sums : own_) {
         memset(factors_, 0, sizeof(factors_));
+        if (!lowered_) return;
+        for (TileFactors &of : factors_) {
+            for (int32_t &zero : of.zero) zero = Isa::Strip::kZeroOfMinima;
+        }
     }
 
     // Strips of kTaskRows rows of w side by side, at most.
@@ -65,7 +67,6 @@ class Int8Batch {
     static constexpr int64_t kChunks = Isa::XTile::kChunks, kAtOnce = Isa::XTile::kAtOnce;
     static constexpr bool kSumsInWorkspace = Isa::XTile::kSumsInWorkspace;
     static constexpr int64_t kTaskBlocks = kTaskRows / 8;
-    static constexpr int64_t kScaleChunks = 4;  // whose scales are widened at once
 
     void start(int64_t strip) {
         first_block_ = strip * kTaskBlocks;
@@ -82,10 +83,9 @@ class Int8Batch {
         for (int64_t chunk = first; chunk < last; chunk += kChunks) {
             const int64_t chunks = min64(kChunks, last - chunk);
             Groups groups[kChunks] = {};
-            const uint8_t *codes[kChunks][kTaskBlocks] = {};
+            typename Isa::Strip::Chunk codes[kChunks] = {};
             for (int64_t i = 0; i < chunks; ++i) {
-                codes_.load_chunk(first_block_, blocks_, chunk + i, false, codes[i]);
-                for (int64_t b = blocks_; b < kTaskBlocks; ++b) codes[i][b] = codes[i][0];
+                codes_.load(first_block_, blocks_, chunk + i, codes[i]);
                 const int64_t group = (chunk + i) * 128 / s.group_size;
                 groups[i] = {factors_ + group - first_group,
                              min64(groups_, s.groups_per_row - group)};
@@ -121,12 +121,12 @@ class Int8Batch {
 
     // What rows of x from `row` on fetch of the next panel's codes, to the second cache. All of
     // them at once, while codes are decoded, would hold these up.
-    void fetch_codes(const uint8_t *const (&codes)[kTaskBlocks], int64_t row, int64_t rows) const {
-        constexpr int64_t kLines = kTaskBlocks * 8;  // of a chunk
+    static void fetch_codes(const typename Isa::Strip::Chunk &codes, int64_t row, int64_t rows) {
+        constexpr int64_t kLines = Isa::Strip::kLines;
         const int64_t lines = ceil_div(kLines, ceil_div(rows, kAtOnce));
         const int64_t first = row / kAtOnce * lines;
         for (int64_t i = first; i < min64(first + lines, kLines); ++i) {
-            prefetch_stream(codes[i / 8] + i % 8 * 64 + kScaleChunks * 512);
+            prefetch_stream(Isa::Strip::line_ahead(codes, i));
         }
     }
 
@@ -205,7 +205,7 @@ class Int8Batch {
     const LinearArgs &args_;
     const typename Isa::XTile *const x_;
     const int64_t chunks_, groups_;
-    CodesOfBlocks<Isa> codes_;
+    typename Isa::Strip codes_;
     typename Isa::TileKernel kernel_;
     ScalePanel<Isa> scales_[kTaskBlocks];
     const bool lowered_;

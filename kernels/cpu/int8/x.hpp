@@ -80,7 +80,10 @@ struct Tile8 {
 };
 struct NoSession {};
 
-// Of one group of a task's rows. Zeros are 0 where all have the same, and where there are minima.
+constexpr int32_t kZeroOfBytes = 128;  // signed codes are made unsigned by adding it
+
+// Of one group of a task's rows. Zeros are 0 where all have the same, and Strip::kZeroOfMinima where
+// there are minima.
 struct TileFactors {
     alignas(64) float scale[kTaskRows];
     alignas(64) int32_t zero[kTaskRows];
@@ -88,7 +91,10 @@ struct TileFactors {
 };
 
 // What a tile's sums of x are multiplied by where every zero is the same; else 1.
-inline int32_t zero_of_all(const Weight &w) { return w.zero != nullptr || has_minimum(w) ? 1 : 8; }
+inline int32_t zero_of_all(const Weight &w) {
+    if (w.zero != nullptr || has_minimum(w)) return 1;
+    return w.format->kind == FormatKind::kS8 ? kZeroOfBytes : 8;
+}
 
 inline uintptr_t aligned_workspace(const Launch &launch) {
     return (uintptr_t(launch.workspace) + 63) / 64 * 64;

@@ -110,7 +110,8 @@ constexpr Conditions kLowered = kScalesMultiply | kInPlanes, kScaled = kLowered 
 constexpr Conditions kInt8Case = kQuantized | kAlongK | kIntegerEntries;
 constexpr Conditions kInt8Blocks = kInt8Case | kNibbles | kGroupsWhole | kLowered;
 constexpr Conditions kInt8Packed = kInt8Blocks | kPacked;
-constexpr Conditions kInt8Rows = kInt8Case | kS8 | kGroupsWhole | kEightRowsOfW | kLowered;
+constexpr Conditions kInt8Bytes = kInt8Case | kS8 | kGroupsWhole | kLowered;
+constexpr Conditions kInt8Rows = kInt8Bytes | kEightRowsOfW;
 constexpr Conditions kBf16Batch =
     kQuantized | kNibbles | kAlongK | kGroupsWhole | kScaled | kEightRows;
 constexpr Conditions kBf16Case =
@@ -133,6 +134,10 @@ constexpr LinearRow kLinearTable[] = {
     {QK_ON_X86(kLinearInt8VnniBatch), "avx512 vnni int8 batch", kInt8Mode, kVnniVbmi,
      kInt8Blocks | kFourRows},
     {QK_ON_X86(kLinearInt8Vnni), "avx512 vnni int8", kInt8Mode, kVnniVbmi, kInt8Blocks},
+    {QK_ON_X86(kLinearInt8AmxBytesBatch), "amx int8 bytes batch", kInt8Mode,
+     kVnniVbmi | QK_ISA_AMX_INT8, kInt8Bytes | kTileRows | kGroups64},
+    {QK_ON_X86(kLinearInt8VnniBytesBatch), "avx512 vnni int8 bytes batch", kInt8Mode, kVnniVbmi,
+     kInt8Bytes | kEightRows},
     {QK_ON_X86(kLinearInt8VnniRows), "avx512 vnni int8 rows", kInt8Mode, kVnniVbmi, kInt8Rows},
     {QK_ON_X86(kLinearInt8Avx2Batch), "avx2 int8 batch", kInt8Mode, QK_ISA_AVX2,
      kInt8Blocks | kFiveRows},

@@ -75,9 +75,11 @@ struct AmxInt8 : Avx512Int8 {
             waiting_.acc = nullptr;
         }
 
-      private:
+      protected:
         typedef __m512i WChunk[32][2];  // [4 columns][half of the rows of w]
+        WChunk chunks_[XTile::kChunks];
 
+      private:
         // The sums of the last products, rows `first` up to `end`, times scales of a group.
         template <int first, int end>
         QK_INLINE void finish_rows() {
@@ -154,7 +156,6 @@ struct AmxInt8 : Avx512Int8 {
         const ByteTable table_;
         Tiles tiles_;
         Waiting waiting_ = {};
-        WChunk chunks_[XTile::kChunks];
         alignas(64) int32_t sums_[kTileRows16][2][16];
     };
 
@@ -166,6 +167,20 @@ struct AmxInt8 : Avx512Int8 {
         // A chunk of x as row j of a tile.
         void put(const float *x, int64_t blocks, float unit, int64_t j, XTile *to) const {
             this->quantize(x, blocks, unit, j, to, to->x[j]);
+        }
+    };
+};
+
+// Of rows of bytes.
+template <class Tiles>
+struct AmxInt8Bytes : AmxInt8<Tiles> {
+    using Strip = StripOfBytes;
+
+    struct TileKernel : AmxInt8<Tiles>::TileKernel {
+        using AmxInt8<Tiles>::TileKernel::TileKernel;
+
+        void decode(const StripOfBytes::Chunk &codes, const TileFactors *, int64_t place) {
+            Avx512Int8::turn_bytes(codes, 0, this->chunks_[place]);
         }
     };
 };

@@ -11,7 +11,7 @@
 // A tile is 16 rows of w (two vectors) and 4 rows of x, broadcast; of the small form 2, whose sums
 // of 16 and of 32 bits share the registers. To decode takes 25 or 40 instructions a row and chunk.
 #pragma once
-#include "cpu/int8/x.hpp"
+#include "cpu/int8/strip.hpp"
 #include "cpu/x86_avx2/int8_dots.hpp"
 
 namespace qk::cpu {
@@ -19,6 +19,7 @@ namespace {
 
 struct Avx2Int8 : Avx2Dots {
     using Session = NoSession;
+    using Strip = StripOfBlocks<Avx2Int8>;
 
     // 128 columns of a tile's rows of x.
     struct XTile : Tile8 {

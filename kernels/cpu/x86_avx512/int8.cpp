@@ -1,4 +1,4 @@
-// int8 mode over packed weights on machines with VNNI and VBMI.
+// int8 mode on machines with VNNI and VBMI.
 #include "cpu/int8/batch.hpp"
 #include "cpu/int8/gemv.hpp"
 #include "cpu/linear/select.hpp"
@@ -10,5 +10,8 @@ const Kernel<LinearArgs> kLinearInt8Vnni =
     linear_kernel<row_of("avx512 vnni int8")>(run_int8_gemv<Avx512Int8>, int8_x_bytes<Avx512Int8>);
 const Kernel<LinearArgs> kLinearInt8VnniBatch = linear_kernel<row_of("avx512 vnni int8 batch")>(
     run_int8_batch<Avx512Int8>, int8_tiles_bytes<Avx512Int8>);
+const Kernel<LinearArgs> kLinearInt8VnniBytesBatch =
+    linear_kernel<row_of("avx512 vnni int8 bytes batch")>(run_int8_batch<Avx512Int8Bytes>,
+                                                          int8_tiles_bytes<Avx512Int8Bytes>);
 
 }  // namespace qk::cpu

@@ -4,14 +4,16 @@
 // What a chunk costs beside its products is 12 instructions a row to decode and 5 a group, row of x
 // and 16 rows of w to fold.
 #pragma once
-#include "cpu/int8/x.hpp"
+#include "cpu/int8/strip.hpp"
 #include "cpu/x86_avx512/int8_dots.hpp"
+#include "cpu/x86_avx512/transposes.hpp"
 
 namespace qk::cpu {
 namespace {
 
 struct Avx512Int8 : Avx512Dots {
     using Session = NoSession;
+    using Strip = StripOfBlocks<Avx512Int8>;
 
     // 128 columns of a tile's rows of x, so that a step reads one run of memory.
     struct XTile : Tile8 {
@@ -79,6 +81,28 @@ struct Avx512Int8 : Avx512Dots {
         }
     };
 
+    // The same of 32 rows of bytes, each with `flipped` bits changed.
+    QK_NOINLINE static void turn_bytes(const StripOfBytes::Chunk &codes, uint8_t flipped,
+                                       __m512i (*to)[2]) {
+        const __m512i flip = _mm512_set1_epi8(char(flipped));
+        for (int64_t first = 0; first < 128; first += 64) {
+            const int64_t count = max64(0, min64(64, codes.columns - first));
+            const __mmask64 there = count == 64 ? ~__mmask64(0) : (__mmask64(1) << count) - 1;
+            for (int half = 0; half < 2; ++half) {
+                __m512i rows[16];
+                QK_UNROLL
+                for (int i = 0; i < 16; ++i) {
+                    const uint8_t *const from = codes.row(16 * half + i) + first;
+                    prefetch_stream(from + kScaleChunks * 128);
+                    rows[i] = _mm512_xor_si512(_mm512_maskz_loadu_epi8(there, from), flip);
+                }
+                Avx512Transposes::transpose_registers(rows, [&](int64_t d, __m512i four) QK_INLINE {
+                    to[first / 4 + d][half] = four;
+                });
+            }
+        }
+    }
+
     class TileKernel {
       public:
         explicit TileKernel(const Weight &w)
@@ -104,10 +128,12 @@ struct Avx512Int8 : Avx512Dots {
 
         void finish() {}
 
+      protected:
+        __m512i entries_[32][2];  // [4 columns][16 rows]
+
       private:
         const bool zeros_, is_table_;
         const ByteTable table_;
-        __m512i entries_[32][2];  // [4 columns][16 rows]
 
         template <int kRows>
         QK_NOINLINE void add_rows(const XTile &x, const TileFactors *factors, int64_t count,
@@ -213,6 +239,19 @@ struct Avx512Int8 : Avx512Dots {
 
       private:
         const int32_t zero_;  // that all sums of x are multiplied by
+    };
+};
+
+// Of rows of bytes.
+struct Avx512Int8Bytes : Avx512Int8 {
+    using Strip = StripOfBytes;
+
+    struct TileKernel : Avx512Int8::TileKernel {
+        using Avx512Int8::TileKernel::TileKernel;
+
+        void decode(const StripOfBytes::Chunk &codes, const TileFactors *, int64_t) {
+            turn_bytes(codes, kZeroOfBytes, entries_);
+        }
     };
 };
 
