@@ -93,6 +93,30 @@ TEST(CudaQuantize, StreamsAreTheCpus) {
     }
 }
 
+// The code of a NaN beside numbers whose scale is one, where a lane has all of its chunks.
+TEST(CudaQuantize, NaNsAmongNumbersAreTheCpus) {
+    QK_NEEDS_DEVICE();
+    Rng rng(39);
+    const int64_t n = 36, k = 256;
+    for (const qk_format format : {QK_FORMAT_NF4, QK_FORMAT_FP4_BNB, QK_FORMAT_FP4_E2M1,
+                                   QK_FORMAT_U4_AFFINE, QK_FORMAT_S8, QK_FORMAT_LUT8}) {
+        for (const qk_format from : {QK_FORMAT_F32, QK_FORMAT_F16, QK_FORMAT_BF16}) {
+            SCOPED_TRACE(std::to_string(format) + " from " + std::to_string(from));
+            std::vector<uint8_t> dense = random_floats(from, n * k, rng);
+            const size_t bytes = from == QK_FORMAT_F32 ? 4 : 2;
+            for (int64_t row = 0; row < n; row += 2) {
+                uint8_t *const last = dense.data() + (size_t(row * k) + rng() % size_t(k)) * bytes;
+                last[bytes - 1] = 0x7f;
+                last[bytes - 2] = 0xff;
+            }
+            check_quantize(weight_desc(format, QK_FORMAT_F32, QK_LAYOUT_ROW, 64, n, k,
+                                       format == QK_FORMAT_U4_AFFINE),
+                           from, dense, rng);
+            if (HasFailure()) return;
+        }
+    }
+}
+
 TEST(CudaQuantize, RecordsAreTheCpus) {
     QK_NEEDS_DEVICE();
     Rng rng(37);

@@ -141,8 +141,8 @@ __device__ __noinline__ float largest_number(const Problem &p, int64_t at) {
 __device__ inline Multiplier divisor_of(const Problem &p, int64_t at, uint32_t largest,
                                         bool stores) {
     constexpr uint32_t kTiny = 0x01000000u;  // below it a reciprocal may be no number
-    if (largest > kInfinity) largest = __float_as_uint(largest_number(p, at));
-    const GroupScale group = scale_of(p, largest);
+    const bool nan = largest > kInfinity;    // then the rule is asked: no point has a NaN's code
+    const GroupScale group = scale_of(p, nan ? __float_as_uint(largest_number(p, at)) : largest);
     if (stores) store_scale(p.rule.scale_format, p.w.scale, at >> p.shift, group.scale);
     const bool usual = largest < kInfinity && largest > kTiny;
     return {usual ? group.multiplier : __uint_as_float(kNone)};

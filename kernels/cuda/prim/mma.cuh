@@ -110,7 +110,7 @@ __device__ inline uint32_t truncated(float value) {
 #if defined(__CUDA_ARCH__)
     return __float_as_uint(__fadd_rz(value, 8388608.0f));
 #else
-    return uint32_t(value);
+    return value == value ? uint32_t(value) : 0x7fffffffu;
 #endif
 }
 
