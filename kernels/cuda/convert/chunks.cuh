@@ -243,12 +243,19 @@ __device__ inline Divisor divisor(float value) {
     return {middle ? __fdiv_rn(1.0f, value) : __uint_as_float(kNone), value};
 }
 
-__device__ inline float quotient_of(float x, Multiplier by) { return __fmul_rn(x, by.reciprocal); }
+template <qk_format from>
+__device__ float quotient_of(float x, Multiplier by) {
+    return __fmul_rn(x, by.reciprocal);
+}
 
 // As a division rounds it, for a divisor in the middle of the exponents and quotients that matter.
-__device__ inline float quotient_of(float x, Divisor by) {
+// Numbers of 16 bits need one refinement: so it is for their 2^10 mantissas by all 2^23 of
+// divisors.
+template <qk_format from>
+__device__ float quotient_of(float x, Divisor by) {
     float q = __fmul_rn(x, by.reciprocal);
     q = __fmaf_rn(__fmaf_rn(-q, by.value, x), by.reciprocal, q);
+    if (from != QK_FORMAT_F32) return q;
     return __fmaf_rn(__fmaf_rn(-q, by.value, x), by.reciprocal, q);
 }
 

@@ -62,7 +62,7 @@ __device__ uint32_t codes_of(const Eight<from> &x, AffineDivisor group) {
     const float low = float(-group.zero), high = float(15 - group.zero);
     const uint32_t zero = uint32_t(group.zero);
     return nibbles_of([&](int i) {
-        const float q = quotient_of(x[i], group.by);
+        const float q = quotient_of<from>(x[i], group.by);
         return __float_as_uint(fminf(fmaxf(q, low), high) + kInteger) + zero;
     });
 }

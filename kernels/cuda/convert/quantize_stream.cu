@@ -127,14 +127,14 @@ __device__ inline void load_table(const Problem &p, AllCells &table) {
 
 template <qk_format to, qk_format from>
 __device__ uint64_t codes_of(const Table<to> &table, const Eight<from> &x, DivisorOf<to> by) {
-    const auto s = [&](int i) { return quotient_of(x[i], by); };
+    const auto s = [&](int i) { return quotient_of<from>(x[i], by); };
     if constexpr (to == QK_FORMAT_NF4) {
         return nf4_codes(table, s);
     } else if constexpr (to == QK_FORMAT_FP4_BNB) {
         return fp4_codes(table, s, x.above_zero(s));
     } else if constexpr (to == QK_FORMAT_FP4_E2M1) {
         const Eight<from> m = x.magnitudes();
-        return nibbles_of([&](int i) { return e2m1_of(quotient_of(m[i], by)); }) | x.signs();
+        return nibbles_of([&](int i) { return e2m1_of(quotient_of<from>(m[i], by)); }) | x.signs();
     } else if constexpr (to == QK_FORMAT_S8) {
         uint64_t word = 0;
 #pragma unroll
