@@ -1,12 +1,10 @@
-// Codes of NF4 and FP4_BNB without a branch. The thresholds are found, at
-// compile time, by asking the rule itself (format/quantizer.hpp) where its
-// codes change.
+// Codes of NF4 and FP4_BNB without a branch. The thresholds are found, at compile time, by asking
+// the rule itself (format/quantizer.hpp) where its codes change.
 //
-// NF4: a polynomial guesses how many thresholds are below a value, which is
-// right or one too few, and one comparison with the next threshold decides. The
-// guess is checked at compile time. FP4_BNB: between powers of two and halfway
-// to the next there is one threshold of magnitudes at most, so exponent and
-// first bit of a magnitude say how many are below and which may be.
+// NF4: a polynomial guesses how many thresholds are below a value, which is right or one too few,
+// and one comparison with the next threshold decides. The guess is checked at compile time.
+// FP4_BNB: between powers of two and halfway to the next there is one threshold of magnitudes at
+// most, so exponent and first bit of a magnitude say how many are below and which may be.
 #pragma once
 #include "cuda/prim/mma.cuh"
 #include "format/quantizer.hpp"
@@ -19,8 +17,7 @@ constexpr float ordered_float(int64_t number) {
     return f32_from_bits(number < 0 ? uint32_t(-(number + 1)) | 0x80000000u : uint32_t(number));
 }
 
-// The largest number from `low` on, as ordered_float counts, whose rank is not
-// above `rank`.
+// The largest number from `low` on, as ordered_float counts, whose rank is not above `rank`.
 template <class RankOf>
 constexpr float last_of(int rank, int64_t low, const RankOf &rank_of) {
     int64_t high = 0x7f800000;
@@ -36,8 +33,8 @@ constexpr float last_of(int rank, int64_t low, const RankOf &rank_of) {
 constexpr float kMagic = 8388608.0f;  // 2^23: a sum's low bits are the nearest integer
 constexpr int kRanks = 16;
 
-// On the GPU one instruction, which nothing but the guess may use: its room for
-// errors covers both roundings.
+// On the GPU one instruction, which nothing but the guess may use: its room for errors covers both
+// roundings.
 QK_HD constexpr float fused(float a, float b, float c) {
 #if defined(__CUDA_ARCH__)
     if (!__builtin_is_constant_evaluated()) return __fmaf_rn(a, b, c);
@@ -45,9 +42,8 @@ QK_HD constexpr float fused(float a, float b, float c) {
     return a * b + c;
 }
 
-// Bits 2 to 5: the rank of s or one less. They are the integer part of a rising
-// polynomial that is within half of a step of i + 1/2 at the threshold behind
-// rank i, the bits below are its fraction.
+// Bits 2 to 5: the rank of s or one less. They are the integer part of a rising polynomial that is
+// within half of a step of i + 1/2 at the threshold behind rank i, the bits below are its fraction.
 QK_HD constexpr float guess(float s) {
     return fused(fused(fused(-12.86781f, s, 2.15907f), s, 42.79737f), s, kMagic + 29);
 }
@@ -66,8 +62,8 @@ constexpr Thresholds make_thresholds() {
     return thresholds;
 }
 
-// At each threshold the guess is within a quarter of a step, so products and
-// sums may be fused or not; at the largest ones it stays at the last rank.
+// At each threshold the guess is within a quarter of a step, so products and sums may be fused or
+// not; at the largest ones it stays at the last rank.
 constexpr bool guesses_well(const Thresholds &thresholds) {
     for (int rank = 0; rank + 1 < kRanks; ++rank) {
         const float guessed = guess(thresholds.last[rank]) - kMagic - float(4 * rank);
@@ -82,8 +78,8 @@ constexpr bool guesses_well(const Thresholds &thresholds) {
     return guess(-1) >= kMagic;
 }
 
-// Four times the code of the s(i), i = 0..3, at bit 4 i: the guess's nearest
-// integer is four times the guess, of which two bits are behind the point.
+// Four times the code of the s(i), i = 0..3, at bit 4 i: the guess's nearest integer is four times
+// the guess, of which two bits are behind the point.
 template <class Numbers>
 __device__ uint32_t four_codes(const Thresholds &thresholds, const Numbers &s) {
     uint32_t word = 0;
@@ -115,12 +111,12 @@ constexpr int magnitude_rank(float s) {  // s is not negative
     return rank < kMagnitudes ? 0 : rank - kMagnitudes;
 }
 
-// Magnitudes order as these integers do, with a sign as the last bit: on a
-// threshold a negative number has the larger magnitude's code already.
+// Magnitudes order as these integers do, with a sign as the last bit: on a threshold a negative
+// number has the larger magnitude's code already.
 QK_HD constexpr uint32_t magnitude_key(uint32_t bits) { return bits << 1 | bits >> 31; }
 
-// Magnitudes that share exponent and first bit: how many thresholds are below,
-// and the key of the one that is not.
+// Magnitudes that share exponent and first bit: how many thresholds are below, and the key of the
+// one that is not.
 struct Cell {
     uint32_t last, rank;
 };
@@ -163,9 +159,8 @@ constexpr Cells make_cells() {
     return cells;
 }
 
-// Whether no cell has two thresholds and none is below the first; whether codes
-// of negative numbers are those of positive ones with another sign bit, from a
-// threshold on instead of above it.
+// Whether no cell has two thresholds and none is below the first; whether codes of negative numbers
+// are those of positive ones with another sign bit, from a threshold on instead of above it.
 constexpr bool has_cells() {
     for (int rank = 0; rank + 1 < kMagnitudes; ++rank) {
         const uint32_t last = kLasts.bits[rank];
@@ -178,8 +173,7 @@ constexpr bool has_cells() {
     return true;
 }
 
-// The codes of the s(i), i = 0..7, below 2. `above_zero`: bit 3 of a nibble
-// where a number is.
+// The codes of the s(i), i = 0..7, below 2. `above_zero`: bit 3 of a nibble where a number is.
 template <class Numbers>
 __device__ uint32_t fp4_codes(const AllCells &cells, const Numbers &s, uint32_t above_zero) {
     constexpr uint32_t kLow =
