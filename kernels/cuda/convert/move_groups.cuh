@@ -1,6 +1,5 @@
 // Scales, minima and zeros from where one layout has them to where another does; what pads a plane
-// becomes zero. A warp moves patches of scales, whose loads are all issued before the first store,
-// and a lane a byte of zeros.
+// becomes zero. A warp moves patches of scales, and a lane a byte of zeros.
 #pragma once
 #include "cuda/convert/nibbles.cuh"
 #include "cuda/convert/parts.cuh"
@@ -104,35 +103,34 @@ inline PlaneMap zero_map(const Weight &w) {
     }
 }
 
+// A patch is 32 rows x 8 groups, a lane a row: a warp has side by side what a plane has, rows as
+// lanes or groups as a vector.
+constexpr uint32_t kPatchRows = 32, kPatchGroups = 8;
+
 struct GroupPlanes {
     uint8_t *scale, *minimum, *zero;  // minimum, zero: may be null
     PlaneMap scales, zeros;
     int32_t zero_offset;
+    bool vectors;  // the 8 scales of a row are one
 };
 
 inline GroupPlanes group_planes(const Weight &w) {
     const auto bytes = [](void *plane) { return static_cast<uint8_t *>(plane); };
-    return {bytes(w.scale.data), bytes(w.minimum.data), bytes(w.zero),
-            scale_map(w),        zero_map(w),           w.layout->zero_offset};
+    const PlaneMap scales = scale_map(w);
+    const uintptr_t vector = min64(w.scale.format->bits / 8 * kPatchGroups, 16);
+    const bool vectors = scales.order == GroupOrder::kRows && scales.of1 % kPatchGroups == 0 &&
+                         aligned(w.scale.data, vector) && aligned(w.minimum.data, vector);
+    return {bytes(w.scale.data), bytes(w.minimum.data), bytes(w.zero), scales,
+            zero_map(w),         w.layout->zero_offset, vectors};
 }
 
-// A warp's lanes are side by side along what both planes have side by side, groups or rows; else
-// they have eight rows x four groups, some of which are side by side in either plane.
 struct Patches {
-    uint32_t along;      // log2 of a patch's groups
-    uint32_t wide, all;  // patches: beside one another, of the plane
+    uint32_t wide, all;  // beside one another, of the plane
 };
 
-constexpr uint32_t kScalesAhead = 4;  // of a lane, in rows one patch's lanes apart
-
-inline Patches patches_of(const PlaneMap &from, const PlaneMap &to) {
-    const bool alike = from.order == to.order;
-    const uint32_t along = alike && to.order == GroupOrder::kRows     ? 5
-                           : alike && to.order == GroupOrder::kGroups ? 0
-                                                                      : 2;
-    const int64_t high = kScalesAhead * (32 >> along);
-    const int64_t wide = ceil_div(to.all_groups, int64_t{1} << along);
-    return {along, uint32_t(wide), uint32_t(wide * ceil_div(to.all_rows, high))};
+inline Patches patches_of(const PlaneMap &to) {
+    const int64_t wide = ceil_div(to.all_groups, int64_t{kPatchGroups});
+    return {uint32_t(wide), uint32_t(wide * ceil_div(to.all_rows, int64_t{kPatchRows}))};
 }
 
 struct Groups {
@@ -140,17 +138,38 @@ struct Groups {
     Patches patches;
     uint32_t scale_bytes, zero_bytes;  // of the target, with its padding
     uint32_t blocks;                   // of `threads` threads
+    uint32_t share;                    // of all blocks, in parts of 2^32
 };
 
-inline Groups groups_of(const Weight &from, const Weight &to, int32_t threads) {
+// Planes from row `first` on, a multiple of 16, `rows` of them.
+inline GroupPlanes rows_of_planes(const Weight &w, int64_t first, int64_t rows) {
+    GroupPlanes g = group_planes(w);
+    const int64_t tiles = first / 16, bytes = w.scale.format->bits / 8;
+    g.scale += tiles * g.scales.of16 * bytes;
+    if (g.minimum != nullptr) g.minimum += tiles * g.scales.of16 * bytes;
+    if (g.zero != nullptr) g.zero += tiles * g.zeros.of16 / 2;
+    g.scales.rows = g.zeros.rows = uint32_t(rows);
+    return g;
+}
+
+// `first_row` of `from` is row 0 of `to`.
+inline Groups groups_of(const Weight &from, const Weight &to, int32_t threads,
+                        int64_t first_row = 0) {
     Groups g = {};
-    g.from = group_planes(from), g.to = group_planes(to);
-    g.patches = patches_of(g.from.scales, g.to.scales);
+    g.from = rows_of_planes(from, first_row, to.geometry.n), g.to = group_planes(to);
+    g.patches = patches_of(g.to.scales);
     g.scale_bytes = to.scale.format->bits / 8;
     g.zero_bytes = to.zero == nullptr ? 0 : uint32_t(to.layout->zero_bytes(to.geometry));
     const int64_t warps = max64(g.patches.all, ceil_div(g.zero_bytes, 32));
     g.blocks = uint32_t(min64(ceil_div(warps, threads / 32), 1024));
     return g;
+}
+
+// All blocks, `codes` of them for codes.
+inline uint32_t blocks_beside(Groups *g, int64_t codes) {
+    const int64_t all = codes + g->blocks;
+    g->share = uint32_t(((int64_t{g->blocks} << 32) + all - 1) / all);
+    return uint32_t(all);
 }
 
 // Whether numbers of scales and zeros fit, and scales are aligned.
@@ -165,45 +184,55 @@ inline bool has_group_planes(const Weight &w) {
 #if defined(__CUDACC__)
 namespace {
 
-struct PatchLane {
-    uint32_t row, step, group;  // the first of its rows, from one to the next
+template <class T>
+struct alignas(sizeof(T) * kPatchGroups < 16 ? sizeof(T) * kPatchGroups : 16) Scales {
+    T scale[kPatchGroups];
 };
 
 template <class T>
-__device__ void load_scales(const PlaneMap &from, const uint8_t *plane, const PatchLane &lane,
-                            T (&scales)[kScalesAhead]) {
-#pragma unroll
-    for (uint32_t i = 0; i < kScalesAhead; ++i) {
-        const uint32_t row = lane.row + i * lane.step;
-        const bool there = row < from.rows && lane.group < from.groups;
-        scales[i] = there ? reinterpret_cast<const T *>(plane)[from.at(row, lane.group)] : T(0);
+__device__ Scales<T> load_scales(const GroupPlanes &planes, const uint8_t *plane, uint32_t row,
+                                 uint32_t group) {
+    const PlaneMap &from = planes.scales;
+    const T *const at = reinterpret_cast<const T *>(plane) + from.at(row, group);
+    if (planes.vectors && row < from.rows && group + kPatchGroups <= from.groups) {
+        return *reinterpret_cast<const Scales<T> *>(at);
     }
+    Scales<T> scales;
+#pragma unroll
+    for (uint32_t i = 0; i < kPatchGroups; ++i) {
+        const bool there = row < from.rows && group + i < from.groups;
+        scales.scale[i] = there ? at[i * from.of_group] : T(0);
+    }
+    return scales;
 }
 
 template <class T>
-__device__ void store_scales(const PlaneMap &to, uint8_t *plane, const PatchLane &lane,
-                             const T (&scales)[kScalesAhead]) {
+__device__ void store_scales(const GroupPlanes &planes, uint8_t *plane, uint32_t row,
+                             uint32_t group, const Scales<T> &scales) {
+    const PlaneMap &to = planes.scales;
+    if (row >= to.all_rows) return;
+    T *const at = reinterpret_cast<T *>(plane) + to.at(row, group);
+    if (planes.vectors) {
+        *reinterpret_cast<Scales<T> *>(at) = scales;
+        return;
+    }
 #pragma unroll
-    for (uint32_t i = 0; i < kScalesAhead; ++i) {
-        const uint32_t row = lane.row + i * lane.step;
-        if (row >= to.all_rows || lane.group >= to.all_groups) continue;
-        reinterpret_cast<T *>(plane)[to.at(row, lane.group)] = scales[i];
+    for (uint32_t i = 0; i < kPatchGroups; ++i) {
+        if (group + i < to.all_groups) at[i * to.of_group] = scales.scale[i];
     }
 }
 
 template <class T>
 __device__ void move_patch(const Groups &g, uint32_t patch) {
-    const uint32_t along = g.patches.along, line = patch / g.patches.wide;
-    const uint32_t own = threadIdx.x % 32, step = 32 >> along;
-    const PatchLane lane = {
-        line * kScalesAhead * step + (own >> along), step,
-        ((patch - line * g.patches.wide) << along) + (own & ((1u << along) - 1))};
-    T scales[kScalesAhead], minima[kScalesAhead];
-    const bool lowered = g.to.minimum != nullptr;
-    load_scales(g.from.scales, g.from.scale, lane, scales);
-    if (lowered) load_scales(g.from.scales, g.from.minimum, lane, minima);
-    store_scales(g.to.scales, g.to.scale, lane, scales);
-    if (lowered) store_scales(g.to.scales, g.to.minimum, lane, minima);
+    const uint32_t line = patch / g.patches.wide;
+    const uint32_t row = line * kPatchRows + threadIdx.x % 32;
+    const uint32_t group = (patch - line * g.patches.wide) * kPatchGroups;
+#pragma unroll 1
+    for (int plane = 0; plane < (g.to.minimum == nullptr ? 1 : 2); ++plane) {
+        const uint8_t *const from = plane == 0 ? g.from.scale : g.from.minimum;
+        uint8_t *const to = plane == 0 ? g.to.scale : g.to.minimum;
+        store_scales(g.to, to, row, group, load_scales<T>(g.from, from, row, group));
+    }
 }
 
 // As the target stores it.
@@ -230,6 +259,15 @@ __device__ void move_groups(const Groups &g, uint32_t block) {
     for (uint32_t at = block * threads + threadIdx.x; at < g.zero_bytes; at += g.blocks * threads) {
         g.to.zero[at] = uint8_t(zero_for(g, at * 2) | zero_for(g, at * 2 + 1) << 4);
     }
+}
+
+// body(number) in blocks for codes. Those that move groups are spread among them, for they wait
+// more than they move.
+template <uint32_t threads, class Body>
+__device__ void for_codes(const Groups &g, const Body &body) {
+    const uint32_t number = __umulhi(blockIdx.x, g.share);
+    if (__umulhi(blockIdx.x + 1, g.share) != number) return move_groups<threads>(g, number);
+    body(blockIdx.x - number);
 }
 
 }  // namespace

@@ -12,8 +12,8 @@
 // its 16 bytes of it. AWQ_GEMM has its words along n: a thread takes 16 rows x 8 columns,
 // transposes 8 words of 8 nibbles at a time, 32 instructions, and sends them through shared memory
 // once more. Places there are shifted so that no two lanes meet in a bank. Bytes per code: half in,
-// half out, each moved once. The first blocks move scales and zeros, two rows of a group a thread.
-#include "cuda/convert/nibbles.cuh"
+// half out, each moved once. Blocks among these move scales and zeros (convert/move_groups.cuh).
+#include "cuda/convert/move_groups.cuh"
 #include "cuda/convert/parts.cuh"
 #include "cuda/kernels.hpp"
 #include "cuda/prim/mma.cuh"
@@ -24,20 +24,9 @@ namespace qk::cuda {
 namespace {
 
 constexpr int32_t kThreads = 256;
+[[maybe_unused]] constexpr int32_t kBlocks = 6;  // of a multiprocessor, at least
 
 enum class Source { kLowFirst, kHighFirst, kAlongK, kAlongN };
-
-// The place of the scale (and the zero) of a row and a group: sums of strides.
-struct Groups {
-    const uint8_t *scale, *zero;              // zero: null where every zero is 8
-    uint8_t *to_scale, *to_zero;              // to_zero: may be null
-    int64_t scale_row, scale_group;           // elements
-    int64_t zero_rows, zero_row, zero_group;  // nibbles: of 8 rows, of a row, of a group
-    int32_t scale_bytes, zero_offset;
-    bool zero_high, zero_awq;  // the order inside a byte, inside a word
-    uint32_t groups, blocks;   // of a row; of the grid
-    int64_t zero_bytes;        // of to_zero, whole
-};
 
 struct Problem {
     const uint8_t *codes;
@@ -45,48 +34,8 @@ struct Problem {
     int64_t pitch;  // bytes of a row of codes, or of words
     int64_t rows;
     uint32_t k, tiles, row_tiles, runs;  // runs: blocks along k
-    Groups g;
+    Groups groups;
 };
-
-template <class T>
-__device__ void move_scale_pair(const Groups &g, int64_t at, int64_t row, int64_t group,
-                                int64_t rows) {
-    const T *const from = reinterpret_cast<const T *>(g.scale) + group * g.scale_group;
-    T *const to = reinterpret_cast<T *>(g.to_scale) + at * 2;
-    to[0] = row < rows ? from[row * g.scale_row] : T(0);
-    to[1] = row + 8 < rows ? from[(row + 8) * g.scale_row] : T(0);
-}
-
-__device__ uint32_t zero_at(const Groups &g, int64_t row, int64_t group, int64_t rows) {
-    if (row >= rows) return 0;
-    if (g.zero == nullptr) return 8;
-    const int64_t in_word = g.zero_awq ? awq_nibble(row & 7) : row & 7;
-    const int64_t at = (row >> 3) * g.zero_rows + in_word * g.zero_row + group * g.zero_group;
-    const uint32_t byte = g.zero[at >> 1];
-    return ((byte >> ((at & 1) ^ int64_t(g.zero_high)) * 4) + uint32_t(g.zero_offset)) & 15;
-}
-
-// A thread a pair of rows, r and r + 8, of a group.
-__device__ void move_groups(const Groups &g, int64_t rows, int64_t pairs) {
-    const int64_t first = int64_t(blockIdx.x) * kThreads + threadIdx.x;
-    for (int64_t at = first; at < max64(pairs, g.zero_bytes); at += int64_t(g.blocks) * kThreads) {
-        if (at >= pairs) {
-            g.to_zero[at] = 0;
-            continue;
-        }
-        const uint32_t number = uint32_t(at >> 3), tile = number / g.groups;
-        const int64_t group = number - tile * g.groups;
-        const int64_t row = int64_t(tile) * 16 + (at & 7);
-        switch (g.scale_bytes) {
-            case 1: move_scale_pair<uint8_t>(g, at, row, group, rows); break;
-            case 2: move_scale_pair<uint16_t>(g, at, row, group, rows); break;
-            default: move_scale_pair<uint32_t>(g, at, row, group, rows);
-        }
-        if (g.to_zero == nullptr) continue;
-        g.to_zero[at] =
-            uint8_t(zero_at(g, row, group, rows) | zero_at(g, row + 8, group, rows) << 4);
-    }
-}
 
 // What a block stages: kLines of codes, each kPieces loads long, kPitch words apart.
 template <Source source>
@@ -222,16 +171,17 @@ __device__ void turn_codes(const Problem &p, uint32_t block, uint32_t *shared) {
 }
 
 template <Source source, bool pairs>
-__global__ void __launch_bounds__(kThreads) repack_tiles(const __grid_constant__ Problem p) {
+__global__ void __launch_bounds__(kThreads, kBlocks)
+    repack_tiles(const __grid_constant__ Problem p) {
     using S = Stage<source>;
     __shared__ uint4 shared[S::kLines * S::kPitch / 4];  // for its alignment
-    if (blockIdx.x < p.g.blocks) {
-        move_groups(p.g, p.rows, int64_t(p.row_tiles) * p.g.groups * 8);
-    } else if constexpr (source == Source::kAlongN) {
-        turn_codes<pairs>(p, blockIdx.x - p.g.blocks, &shared[0].x);
-    } else {
-        weave_codes<source, pairs>(p, blockIdx.x - p.g.blocks, &shared[0].x);
-    }
+    for_codes<kThreads>(p.groups, [&](uint32_t block) {
+        if constexpr (source == Source::kAlongN) {
+            turn_codes<pairs>(p, block, &shared[0].x);
+        } else {
+            weave_codes<source, pairs>(p, block, &shared[0].x);
+        }
+    });
 }
 
 Source source_of(const Weight &w) {
@@ -259,46 +209,12 @@ CodeSteps code_steps(const Weight &w) {
     }
 }
 
-Groups groups_of(const RepackArgs &args) {
-    const Weight &w = args.from, &to = args.to;
-    const Geometry &s = w.geometry;
-    const int64_t high = w.layout->id == QK_LAYOUT_ROW_HIGH, rows8 = args.first_row / 8;
-    const auto scale = [&](int64_t row, int64_t group) {
-        return w.layout->scale_at(s, {row, group});
-    };
-    const auto zero = [&](int64_t row, int64_t group) {
-        return w.layout->zero_at(s, {row, group}) ^ high;
-    };
-    const bool awq = w.layout->id == QK_LAYOUT_AWQ_GEMM;
-    Groups g = {};
-    g.scale_bytes = w.scale.format->bits / 8;
-    g.scale_row = scale(1, 0) - scale(0, 0);
-    g.scale_group = scale(0, 1) - scale(0, 0);
-    g.zero_rows = zero(8, 0) - zero(0, 0);
-    g.zero_row = awq ? 1 : zero(1, 0) - zero(0, 0);
-    g.zero_group = zero(0, 1) - zero(0, 0);
-    g.zero_offset = w.layout->zero_offset;
-    g.zero_high = high != 0;
-    g.zero_awq = awq;
-    g.scale =
-        static_cast<const uint8_t *>(w.scale.data) + args.first_row * g.scale_row * g.scale_bytes;
-    g.zero = w.zero == nullptr ? nullptr
-                               : static_cast<const uint8_t *>(w.zero) + rows8 * g.zero_rows / 2;
-    g.to_scale = static_cast<uint8_t *>(to.scale.data);
-    g.to_zero = static_cast<uint8_t *>(to.zero);
-    g.zero_bytes = to.zero == nullptr ? 0 : to.layout->zero_bytes(to.geometry);
-    g.groups = uint32_t(s.groups_per_row);
-    const int64_t pairs = round_up(to.geometry.n, 16) / 2 * s.groups_per_row;
-    g.blocks = uint32_t(min64(ceil_div(pairs, kThreads), 1024));
-    return g;
-}
-
 template <Source source>
 Status run_source(const RepackArgs &args, const Launch &launch, Problem p) {
     using S = Stage<source>;
     p.runs = uint32_t(ceil_div(p.k, S::kColumns));
     const int64_t blocks = ceil_div(p.rows, S::kRows) * p.runs;
-    const Shape3 shape = {dim3(p.g.blocks + uint32_t(blocks)), kThreads};
+    const Shape3 shape = {dim3(blocks_beside(&p.groups, blocks)), kThreads};
     return args.to.layout->id == kLayoutTilesPairs
                ? launch_kernel(launch, "repack", repack_tiles<source, true>, shape, p)
                : launch_kernel(launch, "repack", repack_tiles<source, false>, shape, p);
@@ -314,7 +230,7 @@ Status run(const RepackArgs &args, const Launch &launch) {
     p.k = uint32_t(args.to.geometry.k);
     p.tiles = uint32_t(ceil_div(args.to.geometry.k, 64));
     p.row_tiles = uint32_t(ceil_div(p.rows, 16));
-    p.g = groups_of(args);
+    p.groups = groups_of(args.from, args.to, kThreads, args.first_row);
     if (!args.in_workspace) QK_TRY(copy_shared_planes(args, launch));
     switch (source_of(args.from)) {
         case Source::kHighFirst: return run_source<Source::kHighFirst>(args, launch, p);
@@ -340,14 +256,12 @@ bool takes_layout(const Weight &w) {
 bool can_run(const RepackArgs &args, const Device &) {
     const Weight &w = args.from, &to = args.to;
     const Geometry &s = to.geometry;
-    const uintptr_t scale_bytes = w.scale.format->bits / 8;
     const bool tiles = to.layout->id == kLayoutTiles || to.layout->id == kLayoutTilesPairs;
     const int64_t limit = int64_t{1} << 28;
     return tiles && !has_minimum(w) && !s.flat && w.format->bits == 4 && takes_layout(w) &&
            s.k % 16 == 0 && s.k < limit && s.n < limit && args.first_row % 16 == 0 &&
            ceil_div(s.n, 16) * ceil_div(s.k, 64) < limit && s.group_count < limit &&
-           aligned(to.data) && aligned(w.scale.data, scale_bytes) &&
-           aligned(to.scale.data, scale_bytes);
+           aligned(to.data) && has_group_planes(w) && has_group_planes(to);
 }
 
 }  // namespace

@@ -16,9 +16,8 @@ constexpr uint32_t kThreads = 256;
 struct Problem {
     WordPlane from, to;
     Groups groups;
-    uint32_t runs;         // blocks along k
-    uint32_t group_share;  // of the blocks for groups, in parts of 2^32
-    bool swaps;            // codes are at the same places, but nibbles change theirs
+    uint32_t runs;  // blocks along k
+    bool swaps;     // codes are at the same places, but nibbles change theirs
 };
 
 constexpr uint32_t kCopied = 4;  // times four words a thread
@@ -42,20 +41,10 @@ __device__ void copy_words(const Problem &p, uint32_t block) {
     }
 }
 
-// The blocks that move groups are spread among the others, for they wait more than they move.
-template <class Body>
-__device__ void for_codes(const Problem &p, const Body &body) {
-    const uint32_t groups = __umulhi(blockIdx.x, p.group_share);
-    if (__umulhi(blockIdx.x + 1, p.group_share) != groups) {
-        return move_groups<kThreads>(p.groups, groups);
-    }
-    body(blockIdx.x - groups);
-}
-
 template <bool whole>
 __global__ void __launch_bounds__(kThreads, kBlocks)
     repack_copy(const __grid_constant__ Problem p) {
-    for_codes(p, [&](uint32_t block) { copy_words<whole>(p, block); });
+    for_codes<kThreads>(p.groups, [&](uint32_t block) { copy_words<whole>(p, block); });
 }
 
 // 16 KiB of codes. AWQ_GEMM is read in lines of 128 bytes and written in lines of 64: where a block
@@ -70,7 +59,7 @@ __global__ void __launch_bounds__(kThreads, kBlocks)
     repack_words(const __grid_constant__ Problem p) {
     using B = ShapeOf<from, to>;
     __shared__ uint4 words[B::kAll / 4];
-    for_codes(p, [&](uint32_t number) {
+    for_codes<kThreads>(p.groups, [&](uint32_t number) {
         const uint32_t line = number / p.runs;
         const WordBlock block = {line * B::kRows, (number - line * p.runs) * B::kWords};
         load_words<B, from, whole>(p.from, block, &words[0].x);
@@ -80,9 +69,8 @@ __global__ void __launch_bounds__(kThreads, kBlocks)
 }
 
 Status launch_blocks(Problem &p, int64_t blocks, void (*kernel)(Problem), const Launch &launch) {
-    const int64_t all = blocks + p.groups.blocks;
-    p.group_share = uint32_t(((int64_t{p.groups.blocks} << 32) + all - 1) / all);
-    return launch_kernel(launch, "repack", kernel, {dim3(uint32_t(all)), kThreads}, p);
+    const uint32_t all = blocks_beside(&p.groups, blocks);
+    return launch_kernel(launch, "repack", kernel, {dim3(all), kThreads}, p);
 }
 
 template <WordOrder from, WordOrder to>
