@@ -67,7 +67,7 @@ TEST(CudaQuantize, StreamsAreTheCpus) {
     };
     const Case cases[] = {
         {QK_LAYOUT_ROW_HIGH, 64, 21, 683, true}, {QK_LAYOUT_ROW_HIGH, 256, 8, 256, false},
-        {QK_LAYOUT_ROW, 16, 4, 272, false},      {QK_LAYOUT_ROW, 32, 3, 330, true},
+        {QK_LAYOUT_ROW, 16, 32, 272, false},     {QK_LAYOUT_ROW, 32, 3, 330, true},
         {QK_LAYOUT_WORD, 128, 5, 256, false},    {QK_LAYOUT_WORD, 64, 1, 64, false}};
     const qk_format types[] = {QK_FORMAT_F16, QK_FORMAT_BF16, QK_FORMAT_F32};
     Rng rng(38);

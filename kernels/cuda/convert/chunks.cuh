@@ -177,25 +177,6 @@ struct Ahead {
 
 // ---- Groups
 
-// A word of every chunk, joined over the lanes of its group.
-template <int kChunks, class Join>
-__device__ void reduce_groups(int32_t shift, uint32_t (&words)[kChunks], const Join &join) {
-#pragma unroll 1
-    for (unsigned other = 1u << (shift - 3) >> 1; other > 0; other /= 2) {
-#pragma unroll
-        for (uint32_t &word : words) word = join(word, __shfl_xor_sync(~0u, word, other));
-    }
-}
-
-// words[i], without an array in local memory.
-template <int kChunks>
-__device__ uint32_t picked(const uint32_t (&words)[kChunks], int i) {
-    uint32_t word = words[0];
-#pragma unroll
-    for (int other = 1; other < kChunks; ++other) word = i == other ? words[other] : word;
-    return word;
-}
-
 template <class Value>
 __device__ Value shuffled(const Value &value, int source) {
     uint32_t words[sizeof(Value) / 4];
@@ -207,19 +188,73 @@ __device__ Value shuffled(const Value &value, int source) {
     return result;
 }
 
+// That of the lane whose number differs in `bits`.
+template <class Value>
+__device__ Value exchanged(const Value &value, int bits) {
+    uint32_t words[sizeof(Value) / 4];
+    memcpy(words, &value, sizeof(value));
+#pragma unroll
+    for (uint32_t &word : words) word = __shfl_xor_sync(~0u, word, bits);
+    Value result;
+    memcpy(&result, words, sizeof(result));
+    return result;
+}
+
+// What is known of every chunk, joined over the lanes of its group.
+template <int kChunks, class Known, class Join>
+__device__ void join_groups(int32_t shift, Known (&known)[kChunks], const Join &join) {
+#pragma unroll 1
+    for (int other = 1 << (shift - 3) >> 1; other > 0; other /= 2) {
+#pragma unroll
+        for (Known &own : known) own = join(own, exchanged(own, other));
+    }
+}
+
+// known[i], without an array in local memory.
+template <int kChunks, class Known>
+__device__ Known picked(const Known (&known)[kChunks], int i) {
+    Known own = known[0];
+#pragma unroll
+    for (int other = 1; other < kChunks; ++other) own = i == other ? known[other] : own;
+    return own;
+}
+
+// Of each two a lane keeps one, joined with that of the lane whose number differs in `bit`.
+template <int kKept, class Known, class Join>
+__device__ void halve(int bit, const Known *known, Known *kept, const Join &join) {
+    const bool second = (int(threadIdx.x) & bit) != 0;
+#pragma unroll
+    for (int i = 0; i < kKept; ++i) {
+        const Known mine = second ? known[2 * i + 1] : known[2 * i];
+        const Known given = second ? known[2 * i] : known[2 * i + 1];
+        kept[i] = join(mine, exchanged(given, bit));
+    }
+}
+
 // A short last group may end before the number of the lane that stores its scale.
 __device__ inline int64_t group_start(int32_t shift, int64_t at) { return at >> shift << shift; }
 
-// values[i] = compute(i, stores) for each of a lane's chunks. Each of as many lanes of a group as
-// there are chunks computes one of them, groups of fewer lanes take turns; `stores` in one lane of
-// the group.
-template <int kChunks, class Value, class Compute>
-__device__ void share_groups(int32_t shift, Value (&values)[kChunks], const Compute &compute) {
+// values[i] = compute(i, joined, stores) for each of a lane's chunks, from what is known of all of
+// its group, joined. Each of as many lanes of a group as there are chunks computes one of them,
+// groups of two lanes take turns; `stores` in one lane of the group. Lanes join only what they
+// compute with, by a third of the shuffles that join_groups takes.
+template <int kChunks, class Known, class Value, class Join, class Compute>
+__device__ void share_groups(int32_t shift, const Known (&known)[kChunks], Value (&values)[kChunks],
+                             const Join &join, const Compute &compute) {
     const int lane = int(threadIdx.x & 31), lanes = 1 << (shift - 3), share = min(lanes, kChunks);
     const int shared = lane & (share - 1);
+    Known half[kChunks / 2];
+    halve<kChunks / 2>(1, known, half, join);
+    if (kChunks == 4 && share == 4) halve<1>(2, half, half, join);
+    Known joined = half[0];
+#pragma unroll 1
+    for (int other = share; other < lanes; other *= 2) {
+        joined = join(joined, exchanged(joined, other));
+    }
 #pragma unroll 1
     for (int turn = 0; turn < kChunks; turn += share) {
-        const Value mine = compute(turn + shared, (lane & (lanes - 1)) == shared);
+        const Value mine = compute(turn + shared, joined, (lane & (lanes - 1)) == shared);
+        joined = half[kChunks / 2 - 1];  // of the second turn
 #pragma unroll
         for (int i = 0; i < kChunks; ++i) {
             const Value value = shuffled(mine, (lane - shared + i - turn) & 31);

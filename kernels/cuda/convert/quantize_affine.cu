@@ -23,13 +23,40 @@ struct AffineDivisor {
     int32_t zero;
 };
 
-// Ends as bits of f32, 0 or further out. A NaN among the numbers shows in `largest` alone.
+__device__ inline bool is_usual(const AffineDivisor &group) {
+    return group.by.reciprocal == group.by.reciprocal;
+}
+
+// Of a group's numbers: the ends of their range, 0 or further out, as bits of f32; the largest
+// magnitude, which alone shows a NaN.
+struct Ends {
+    uint32_t low, high, largest;
+};
+
 template <qk_format from>
-__device__ GroupRange range_of(uint32_t low, uint32_t high, uint32_t largest) {
+__device__ Ends ends_of(const Eight<from> &x) {
+    float least = 0, most = 0;
+#pragma unroll
+    for (int i = 0; i < kNumbers; ++i) {
+        least = fminf(least, x[i]);
+        most = fmaxf(most, x[i]);
+    }
+    return {__float_as_uint(least), __float_as_uint(most), x.largest()};
+}
+
+// Highs with a sign: of two zeros fmaxf may give -0 on a host.
+template <qk_format from>
+__device__ Ends further(const Ends &a, const Ends &b) {
+    return {max(a.low, b.low), uint32_t(max(int32_t(a.high), int32_t(b.high))),
+            larger<from>(a.largest, b.largest)};
+}
+
+template <qk_format from>
+__device__ GroupRange range_of(const Ends &ends) {
     GroupRange range;
-    range.low = __uint_as_float(low);
-    range.high = __uint_as_float(high);
-    range.nan = largest_of<from>(largest) > kInfinity;
+    range.low = __uint_as_float(ends.low);
+    range.high = __uint_as_float(ends.high);
+    range.nan = largest_of<from>(ends.largest) > kInfinity;
     return range;
 }
 
@@ -100,41 +127,26 @@ __global__ void __launch_bounds__(kThreads) quantize_affine(const __grid_constan
     Eight<from> x[kChunks];
     load_numbers(static_cast<const uint4 *>(p.from) + first * Eight<from>::kVectors / kNumbers,
                  rest, x);
-    uint32_t low[kChunks], high[kChunks], largest[kChunks];
+    Ends ends[kChunks];
 #pragma unroll
-    for (int i = 0; i < kChunks; ++i) {
-        float least = 0, most = 0;
-#pragma unroll
-        for (int j = 0; j < kNumbers; ++j) {
-            least = fminf(least, x[i][j]);
-            most = fmaxf(most, x[i][j]);
-        }
-        low[i] = __float_as_uint(least);
-        high[i] = __float_as_uint(most);
-        largest[i] = x[i].largest();
-    }
-    reduce_groups(p.shift, largest, larger<from>);
-    reduce_groups(p.shift, low, [](uint32_t a, uint32_t b) { return max(a, b); });
-    // With a sign: of two zeros fmaxf may give -0 on a host.
-    reduce_groups(p.shift, high,
-                  [](uint32_t a, uint32_t b) { return uint32_t(max(int32_t(a), int32_t(b))); });
+    for (int i = 0; i < kChunks; ++i) ends[i] = ends_of(x[i]);
     AffineDivisor groups[kChunks];
-    share_groups(p.shift, groups, [&](int own, bool stores) {
-        const int64_t at = group_start(p.shift, first + own * kStep);
-        const GroupRange range =
-            range_of<from>(picked(low, own), picked(high, own), picked(largest, own));
-        return divisor_of(p, at, range, stores && at < p.count);
+    share_groups(p.shift, ends, groups, further<from>, [&](int i, const Ends &all, bool stores) {
+        const int64_t at = group_start(p.shift, first + i * kStep);
+        return divisor_of(p, at, range_of<from>(all), stores && at < p.count);
     });
+    bool usual = rest >= (kChunks - 1) * kStep + kNumbers;
+#pragma unroll
+    for (const AffineDivisor &group : groups) usual &= is_usual(group);
+    if (__any_sync(~0u, !usual)) join_groups(p.shift, ends, further<from>);
 #pragma unroll
     for (int i = 0; i < kChunks; ++i) {
         const int64_t at = first + i * kStep;
         const int32_t left = rest - i * kStep;
-        const float reciprocal = groups[i].by.reciprocal;
-        if (left >= kNumbers && reciprocal == reciprocal) {
+        if (left >= kNumbers && is_usual(groups[i])) {
             store_word(p, at, left, codes_of(x[i], groups[i]));
         } else if (left > 0) {
-            const GroupRange range = range_of<from>(low[i], high[i], largest[i]);
-            store_word(p, at, left, ask_for_codes(p, at, range));
+            store_word(p, at, left, ask_for_codes(p, at, range_of<from>(ends[i])));
         }
     }
 }

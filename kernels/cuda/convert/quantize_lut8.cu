@@ -169,15 +169,15 @@ __device__ void quantize_round(const Problem &p, int64_t first, const uint8_t *t
     uint32_t largest[kChunks];
 #pragma unroll
     for (int i = 0; i < kChunks; ++i) largest[i] = x[i].largest();
-    reduce_groups(p.shift, largest, larger<from>);
     Multiplier groups[kChunks];
-    share_groups(p.shift, groups, [&](int own, bool stores) {
-        const int64_t at = group_start(p.shift, first + own * kStep);
-        return divisor_of(p, at, largest_of<from>(picked(largest, own)), stores && at < p.count);
+    share_groups(p.shift, largest, groups, larger<from>, [&](int i, uint32_t most, bool stores) {
+        const int64_t at = group_start(p.shift, first + i * kStep);
+        return divisor_of(p, at, largest_of<from>(most), stores && at < p.count);
     });
     bool usual = rest >= (kChunks - 1) * kStep + kNumbers;
 #pragma unroll
     for (const Multiplier &group : groups) usual &= group.reciprocal == group.reciprocal;
+    if (__any_sync(~0u, !usual)) join_groups(p.shift, largest, larger<from>);
     if (!usual) {
 #pragma unroll 1
         for (int i = 0; i < kChunks && i * kStep < rest; ++i) {

@@ -203,15 +203,15 @@ __global__ void __launch_bounds__(kThreads, 4) quantize_groups(const __grid_cons
     uint32_t largest[kChunks];
 #pragma unroll
     for (int i = 0; i < kChunks; ++i) largest[i] = x[i].largest();
-    reduce_groups(p.shift, largest, larger<from>);
     DivisorOf<to> divisors[kChunks];
-    share_groups(p.shift, divisors, [&](int own, bool stores) {
-        const int64_t at = group_start(p.shift, first + own * kStep);
-        const uint32_t most = largest_of<from>(picked(largest, own));
-        return divisor_of<to>(p, at, most, stores && at < p.count);
+    share_groups(p.shift, largest, divisors, larger<from>, [&](int i, uint32_t most, bool stores) {
+        const int64_t at = group_start(p.shift, first + i * kStep);
+        return divisor_of<to>(p, at, largest_of<from>(most), stores && at < p.count);
     });
     if (p.scales_only) return;
-    if (rest < (kChunks - 1) * kStep + kNumbers || !all_usual(divisors)) {
+    const bool usual = rest >= (kChunks - 1) * kStep + kNumbers && all_usual(divisors);
+    if (__any_sync(~0u, !usual)) join_groups(p.shift, largest, larger<from>);
+    if (!usual) {
 #pragma unroll 1
         for (int i = 0; i < kChunks && i * kStep < rest; ++i) {
             ask_for_codes<to>(p, first + i * kStep, largest_of<from>(picked(largest, i)));
