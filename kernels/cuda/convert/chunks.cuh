@@ -177,27 +177,27 @@ struct Ahead {
 
 // ---- Groups
 
-template <class Value>
-__device__ Value shuffled(const Value &value, int source) {
+// Words as `move` moves each.
+template <class Value, class Move>
+__device__ Value moved(const Value &value, const Move &move) {
     uint32_t words[sizeof(Value) / 4];
     memcpy(words, &value, sizeof(value));
 #pragma unroll
-    for (uint32_t &word : words) word = __shfl_sync(~0u, word, source);
+    for (uint32_t &word : words) word = move(word);
     Value result;
     memcpy(&result, words, sizeof(result));
     return result;
 }
 
+template <class Value>
+__device__ Value shuffled(const Value &value, int source) {
+    return moved(value, [&](uint32_t word) { return __shfl_sync(~0u, word, source); });
+}
+
 // That of the lane whose number differs in `bits`.
 template <class Value>
 __device__ Value exchanged(const Value &value, int bits) {
-    uint32_t words[sizeof(Value) / 4];
-    memcpy(words, &value, sizeof(value));
-#pragma unroll
-    for (uint32_t &word : words) word = __shfl_xor_sync(~0u, word, bits);
-    Value result;
-    memcpy(&result, words, sizeof(result));
-    return result;
+    return moved(value, [&](uint32_t word) { return __shfl_xor_sync(~0u, word, bits); });
 }
 
 // What is known of every chunk, joined over the lanes of its group.

@@ -1,7 +1,7 @@
 // Repack 4-bit codes from any layout to any other, by words (convert/words.cuh): a block's codes go
 // through shared memory once, or from registers to the same places where layouts differ in no more
-// than the order inside a byte. Blocks among these move scales, minima and zeros in the sequence in
-// which the target has them; what pads it becomes zero. Nothing is decoded.
+// than the order inside a byte. Blocks among these move scales, minima and zeros
+// (convert/move_groups.cuh). Nothing is decoded.
 #include "cuda/convert/move_groups.cuh"
 #include "cuda/convert/words.cuh"
 #include "cuda/kernels.hpp"
