@@ -56,7 +56,9 @@ void copy_box(uint32_t to, const CUtensorMap &map, const int32_t (&at)[3], uint3
     happen_later([to, map, first = std::to_array(at), barrier] {
         const uint32_t element = 1u << map.type, line = map.box[0] * element;
         const uint32_t planes = map.rank < 3 ? 1 : map.box[2], rows = map.box[1];
-        const uint32_t mask = map.swizzle == CU_TENSOR_MAP_SWIZZLE_64B ? 3 : 7;
+        const uint32_t mask = map.swizzle == CU_TENSOR_MAP_SWIZZLE_NONE  ? 0
+                              : map.swizzle == CU_TENSOR_MAP_SWIZZLE_64B ? 3
+                                                                         : 7;
         for (uint32_t i = 0; i < planes * rows * line; i += element) {
             const uint64_t x = uint64_t(first[0]) + i % line / element;
             const uint64_t y = uint64_t(first[1]) + i / line % rows;

@@ -97,9 +97,11 @@ CUresult cuTensorMapEncodeTiled(CUtensorMap *map, CUtensorMapDataType type, cuui
                                 CUtensorMapL2promotion, CUtensorMapFloatOOBfill) {
     if (!mock::thread_has_context()) return CUDA_ERROR_INVALID_CONTEXT;
     const uint32_t element = 1u << type;
-    const uint32_t span = swizzle == CU_TENSOR_MAP_SWIZZLE_64B ? 64 : 128;
+    const uint32_t span = swizzle == CU_TENSOR_MAP_SWIZZLE_NONE  ? 1024
+                          : swizzle == CU_TENSOR_MAP_SWIZZLE_64B ? 64
+                                                                 : 128;
     bool right = !fake_library::state.refuses_maps && reinterpret_cast<uintptr_t>(data) % 16 == 0 &&
-                 rank <= 3 && box[0] * element <= span;
+                 rank <= 3 && box[0] * element <= span && box[0] * element % 16 == 0;
     *map = {type, rank, data, {}, {}, {}, swizzle};
     for (uint32_t i = 0; i < rank; ++i) {
         right = right && sizes[i] >= 1 && sizes[i] <= uint64_t{1} << 32 && box[i] >= 1 &&
