@@ -23,7 +23,9 @@ TEST(CudaSelect, WhatTransposedProductsTake) {
             const char *const few = hopper ? "transposed rows" : some;
             EXPECT_EQ(kernel({format, kPacked, 4096, 4096, 1}, card), few);
             EXPECT_EQ(kernel({format, kPacked, 4096, 4096, 16}, card), few);
-            EXPECT_EQ(kernel({format, kPacked, 4096, 4096, 8, kF16, 32}, card), some);
+            EXPECT_EQ(kernel({format, kPacked, 4096, 4096, 8, kF16, 32}, card), few);
+            EXPECT_EQ(kernel({format, kPacked, 4096, 4096, 8, kF16, 32, QK_FORMAT_LUT8}, card),
+                      some);
             EXPECT_EQ(kernel({format, kPacked, 4096, 4096, 8, kF16, 64, QK_FORMAT_LUT8}, card),
                       few);
             EXPECT_EQ(kernel({format, kPacked, 4096, 4096, 16, kF16, 64, QK_FORMAT_LUT8}, card),

@@ -135,6 +135,19 @@ void expect_gaps_kept(const Case &c, const std::vector<uint8_t> &y) {
     }
 }
 
+// Scales of rows that fill up the last tiles become NaNs.
+void spoil_padding(HostWeight *packed) {
+    const qk::Weight w = packed->view();
+    const qk::Geometry &s = w.geometry;
+    const int64_t bytes = w.scale.format->bits / 8;
+    for (int64_t row = s.n; row < qk::round_up(s.n, 16); ++row) {
+        for (int64_t group = 0; group < s.groups_per_row; ++group) {
+            const int64_t at = w.layout->scale_at(s, {row, group}) * bytes;
+            memset(&packed->planes[QK_PLANE_SCALE][size_t(at)], 0xff, size_t(bytes));
+        }
+    }
+}
+
 struct Kind {
     qk_format format, scale;
     int32_t group;
@@ -161,12 +174,15 @@ void expect_case_within(const Kernel &kernel, const Kind &kind, const Shape &s, 
     qk_tensor_desc desc =
         weight_desc(kind.format, kind.scale, QK_LAYOUT_ROW, kind.group, s.n, s.k, symmetric);
     if (kind.scale == QK_FORMAT_LUT8) desc.scale_group_size = 16;
+    if (kind.scale == QK_FORMAT_E4M3 && at % 2 == 0) desc.flags |= QK_TENSOR_GLOBAL;
     Case c = make_case(desc, at % 2 == 0 ? QK_FORMAT_F16 : QK_FORMAT_BF16, s.m, at, rng,
                        taken_by(kernel));
     SCOPED_TRACE("format " + std::to_string(kind.format) + " group " + std::to_string(kind.group) +
                  " n " + std::to_string(s.n) + " k " + std::to_string(s.k) + " m " +
                  std::to_string(c.m));
-    const DeviceWeight w(packed_on_host(c.w));
+    HostWeight packed = packed_on_host(c.w);
+    spoil_padding(&packed);
+    const DeviceWeight w(packed);
     const std::vector<uint8_t> y = run(kernel, c, w, 0, c.m);
     ASSERT_NO_FATAL_FAILURE(expect_within(c, y, step));
     ASSERT_NO_FATAL_FAILURE(expect_gaps_kept(c, y));
@@ -203,6 +219,14 @@ TEST(CudaTransposed, FewRowsAreWithinTheirBound) {
         {QK_FORMAT_FP4_BNB, QK_FORMAT_F16, 128},
         {QK_FORMAT_U4_AFFINE, QK_FORMAT_E4M3, 256},
         {QK_FORMAT_FP4_E2M1, QK_FORMAT_E8M0, QK_GROUP_ROW},
+        {QK_FORMAT_FP4_E2M1, QK_FORMAT_LUT8, 64},
+        {QK_FORMAT_FP4_E2M1, QK_FORMAT_E8M0, 32},
+        {QK_FORMAT_FP4_E2M1, QK_FORMAT_E4M3, 16},
+        {QK_FORMAT_U4_AFFINE, QK_FORMAT_F16, 32},
+        {QK_FORMAT_U4_AFFINE, QK_FORMAT_F32, 16},
+        {QK_FORMAT_U4_AFFINE, QK_FORMAT_E4M3, 32},
+        {QK_FORMAT_NF4, QK_FORMAT_F32, 32},
+        {QK_FORMAT_FP4_BNB, QK_FORMAT_BF16, 16},
     };
     const int64_t shapes[][2] = {{2, 16}, {18, 80}, {130, 64}, {300, 208}, {1040, 400}};
     const int64_t batches[] = {1, 3, 8, 9, 16, 12};
@@ -254,9 +278,9 @@ TEST(CudaTransposed, MatrixKernelTakesItemAfterItem) {
 TEST(CudaTransposed, RowsKnowNoBatch) {
     QK_NEEDS_DEVICE();
     Rng rng(32);
-    const auto expect = [&](const Kernel &kernel, qk_format format, int64_t m,
+    const auto expect = [&](const Kernel &kernel, qk_format format, int32_t group, int64_t m,
                             std::initializer_list<int64_t> batches) {
-        const Case c = make_case(weight_desc(format, QK_FORMAT_F16, QK_LAYOUT_ROW, 64, 1100, 80),
+        const Case c = make_case(weight_desc(format, QK_FORMAT_F16, QK_LAYOUT_ROW, group, 1100, 80),
                                  QK_FORMAT_F16, m, 1, rng, taken_by(kernel));
         HostWeight host = c.w;
         const DeviceWeight w(packed_on_host(host));
@@ -270,9 +294,11 @@ TEST(CudaTransposed, RowsKnowNoBatch) {
         }
     };
     for (const qk_format format : {QK_FORMAT_U4_AFFINE, QK_FORMAT_NF4}) {
-        expect(kLinearTransposed, format, 19, {1, 8, 17});
+        expect(kLinearTransposed, format, 64, 19, {1, 8, 17});
         if (device_0().capability < 90) continue;
-        expect(kLinearTransposedRows, format, 16, {1, 7, 8, 9});
+        for (const int32_t group : {64, 32, 16}) {
+            expect(kLinearTransposedRows, format, group, 16, {1, 7, 8, 9});
+        }
     }
 }
 

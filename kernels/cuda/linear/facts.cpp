@@ -54,7 +54,7 @@ class Met {
     Conditions bits_ = 0;
 };
 
-void add_groups(const Geometry &s, bool f32, Met *met) {
+void add_groups(const Geometry &s, int64_t second, bool f32, Met *met) {
     const bool one = s.groups_per_row == 1, two = power_of_two(s.group_size);
     const auto whole = [&](int64_t columns) { return one || s.group_size % columns == 0; };
     met->add(Condition::kGroupsAlongK, !s.flat);
@@ -65,6 +65,7 @@ void add_groups(const Geometry &s, bool f32, Met *met) {
     met->add(Condition::kGroupsOf64, whole(64));
     met->add(Condition::kGroupsOf16Or64,
              whole(64) || ((s.group_size == 32 || s.group_size == 16) && !f32));
+    met->add(Condition::kGroupsOfSecondOr64, whole(64) || second == 0 || second == kOneSecond);
     met->add(Condition::kGroupsOf32, whole(32));
     met->add(Condition::kGroupsOf16, whole(16));
     met->add(Condition::kGroupsOf8, whole(8));
@@ -197,7 +198,7 @@ Facts facts_of(const LinearArgs &args, const Device &device) {
     met.add(Condition::kSm90a, kBuiltForSm90a);
     if (!is_dense(*w.format)) {
         f.scale_bits = w.scale.format->bits;
-        add_groups(s, f.f32, &met);
+        add_groups(s, f.second_group, f.f32, &met);
         if (w.format->bits == 4) add_slabs(args, &f, &met);
     }
     f.met = met.bits();

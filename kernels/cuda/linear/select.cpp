@@ -109,6 +109,7 @@ constexpr Sentence kSentences[] = {
     {C::kGroups16To128, "groups of %lld are neither 16, 32, 64 nor 128"},
     {C::kGroupsOf64, "groups of %lld are not a multiple of 64"},
     {C::kGroupsOf16Or64, "groups of %lld are not a multiple of 64"},
+    {C::kGroupsOfSecondOr64, "groups of %lld are not a multiple of 64"},
     {C::kGroupsOf32, "groups of %lld are not a multiple of 32"},
     {C::kGroupsOf16, "groups of %lld are not a multiple of 16"},
     {C::kGroupsOf8, "groups of %lld are not a multiple of 8"},

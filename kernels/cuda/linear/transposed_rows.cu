@@ -12,15 +12,14 @@
 // Tiles are transposed where they are loaded (ldmatrix), as 16 bits of codes of two columns and two
 // rows each: matrix i of a tile is what lanes (r, i) of other products have of it, r = 0 to 7, and
 // lane (g, q) gets bits 16 g to 16 g + 15 of rows 2 q and 2 q + 1. Each warp asks for the
-// stacks that it will add up, one ahead: codes and x as boxes of the copy engine, scales and zeros
-// lane by lane. No warp waits for another before sums meet. A lane makes two scales of a stack in
-// x's type, for all.
+// stacks that it will add up, one ahead: codes, x and scales as boxes of the copy engine, zeros and
+// second scales lane by lane. No warp waits for another before sums meet. A lane makes scales in
+// x's type and what is subtracted for zeros, for all; groups of 16 and 32 have more of them.
 //
 // Weights are entry * scale in x's type: the scale is rounded to it first, then the product. Sums
 // are f32: a warp's tiles in their order, the warps in theirs, then the blocks of the cluster. So a
 // row of y depends on n, k and the device, not on how many rows x has.
 #include "cuda/kernels.hpp"
-#include "cuda/linear/transposed_kinds.cuh"
 #include "cuda/linear/transposed_rows.cuh"
 #include "cuda/prim/cluster.cuh"
 #include "cuda/prim/shared.cuh"
@@ -100,13 +99,13 @@ struct Meeting {
     }
 };
 
-template <class T, class Code, ScaleKind kind, int kX>
+template <class S>
 __global__ void __launch_bounds__(kThreads, 1)
     multiply_rows(const __grid_constant__ StripProblem p) {
     QK_LAUNCH_SHARED_LINES(shared);
     allow_next_kernel();
-    using Work = StripWarp<T, Code, kind, kX>;
-    using Map = typename Work::Map;
+    using Work = StripWarp<S>;
+    using Map = StageMap<S>;
     const StripRoom<Map> room(shared);
     const uint32_t rank = blockIdx.x, cluster = blockIdx.y;
     // By a broadcast the compiler knows that a warp stays together.
@@ -114,17 +113,19 @@ __global__ void __launch_bounds__(kThreads, 1)
     Work work(p, room, warp, cluster, rank);
     if (p.plan.cut > 1) cluster_arrive_relaxed();
     wait_for_previous_kernel();
-    float scale_code = 0;  // asked for ahead of the copies, behind which it would wait for them all
-    if constexpr (kind == ScaleKind::kNested) {
-        scale_code = load_as<float>(p.w.code, threadIdx.x % 256);
+    float code = 0, one = 0;  // asked for ahead of the copies, behind which they would wait for all
+    constexpr bool kCoded = S::kNested || S::kScales == StripScales::kCodes;
+    if constexpr (kCoded) {
+        code = load_as<float>(p.w.code, threadIdx.x % 256);
+        if constexpr (!S::kNested) one = load_as<float>(p.w.second, 0);
         work.scale_bias = load_as<float>(p.w.bias, 0);
     }
     work.issue(0);
     work.settle();
     Meeting<Map> meeting = {p, room, rank};
     meeting.settle();
-    if constexpr (Code::kLut4) Code::prepare(p.w, room.table, false);
-    if (kind == ScaleKind::kNested && threadIdx.x < 256) room.scale_table[threadIdx.x] = scale_code;
+    if constexpr (!S::kZeros) S::Code::prepare(p.w, room.table);
+    if (kCoded && threadIdx.x < 256) work.store_scale(code, one);
     __syncthreads();
     if (p.plan.cut > 1) cluster_wait();  // all blocks are there, to be written to
     uint32_t stage = 0, to = Map::kStage, parity = 0;
@@ -132,56 +133,86 @@ __global__ void __launch_bounds__(kThreads, 1)
 #pragma unroll 1
     for (int32_t strip = int32_t(cluster); strip < p.plan.strips; strip += p.plan.clusters) {
         typename Work::Acc sum = {};
-        const typename Work::ZerosAt zeros = work.zeros_at(strip);
 #pragma unroll 1
         for (int32_t i = 0; i < work.own; ++i) {
-            copies_wait_but<0>();  // by groups: fewer instructions
+            if constexpr (S::kByLanes) copies_wait_but<0>();  // by groups: fewer instructions
             __syncwarp();
             work.issue(to);  // where all lanes have read the stack before
             barrier_wait(work.full + stage, parity);
             work.add_stack(room.stages + stage,
-                           n - (work.first + i * kStripWarps) * kStackTiles * 16, zeros, sum);
+                           n - (work.first + i * kStripWarps) * kStackTiles * 16, sum);
             to = stage;
             stage = Map::kStage - stage;
             if (stage == 0) parity ^= 1;
         }
 #pragma unroll
-        for (int block = 0; block < kX; ++block) {
+        for (int block = 0; block < S::kX; ++block) {
             if (block * 8 < p.m) meeting.end(work, strip, block, sum[block]);
         }
     }
 }
 
-template <class T, class Code, ScaleKind kind, int kX>
-Status launch_rows(const StripProblem &p, const Launch &launch) {
+template <class S>
+Status launch_strips(const StripProblem &p, const Launch &launch) {
     Shape3 shape = {dim3(uint32_t(p.plan.cut), uint32_t(p.plan.clusters)), kThreads};
-    shape.shared_bytes = StageMap<kind, Code::kLut4, kX>::kShared;
+    shape.shared_bytes = StageMap<S>::kShared;
     shape.overlaps = launch.device.capability >= 90;
     shape.cluster = p.plan.cut;
-    return launch_kernel(launch, "linear", multiply_rows<T, Code, kind, kX>, shape, p);
+    return launch_kernel(launch, "linear", multiply_rows<S>, shape, p);
 }
 
-template <class T, class Code, ScaleKind kind>
-Status launch_kind(const StripProblem &p, const Launch &launch) {
-    return p.m <= 8 ? launch_rows<T, Code, kind, 1>(p, launch)
-                    : launch_rows<T, Code, kind, 2>(p, launch);
+template <class T, Codes codes, StripScales scales, int parts>
+Status launch_rows(const StripProblem &p, const Launch &launch) {
+    return p.m <= 8 ? launch_strips<StripKind<T, codes, scales, parts, 1>>(p, launch)
+                    : launch_strips<StripKind<T, codes, scales, parts, 2>>(p, launch);
+}
+
+template <class T, Codes codes, StripScales scales>
+Status launch_scales(const StripProblem &p, int32_t parts, const Launch &launch) {
+    if constexpr (scales != StripScales::kNested) {
+        if (parts == 4) return launch_rows<T, codes, scales, 4>(p, launch);
+        if (parts == 2) return launch_rows<T, codes, scales, 2>(p, launch);
+    }
+    return launch_rows<T, codes, scales, 1>(p, launch);
+}
+
+template <class T, Codes codes>
+Status launch_codes(const StripProblem &p, int32_t parts, const Launch &launch) {
+    using Scales = StripScales;
+    switch (p.w.scale_format) {
+        case QK_FORMAT_F32: return launch_scales<T, codes, Scales::kFloats>(p, parts, launch);
+        case QK_FORMAT_F16:
+        case QK_FORMAT_BF16: return launch_scales<T, codes, Scales::kHalves>(p, parts, launch);
+        default: break;
+    }
+    return p.w.second_group == kOneSecond
+               ? launch_scales<T, codes, Scales::kCodes>(p, parts, launch)
+               : launch_scales<T, codes, Scales::kNested>(p, parts, launch);
+}
+
+template <class T>
+Status launch_type(const StripProblem &p, Codes codes, int32_t parts, const Launch &launch) {
+    return codes == Codes::kU4 ? launch_codes<T, Codes::kU4>(p, parts, launch)
+                               : launch_codes<T, Codes::kLut4>(p, parts, launch);
 }
 
 Status run(const LinearArgs &args, const Launch &launch) {
     const DeviceGuard device(launch.device.index);  // the driver describes tensors in a context
     QK_TRY(check(device.error(), launch.error, "linear"));
     const Geometry &s = args.w.geometry;
-    StripProblem p = {transposed_view(args),
-                      {},
-                      {},
-                      plan_strips(s.n, s.k, launch.device.multiprocessors, kClusters)};
+    const int32_t parts = strip_parts(s.group_size, s.groups_per_row);
+    StripProblem p = {};
+    static_cast<TransposedView &>(p) = transposed_view(args);
+    p.plan = plan_strips(s.n, s.k, launch.device.multiprocessors, kClusters);
+    const int32_t scale_bytes = args.w.scale.format->bits / 8;
+    p.box_bytes = uint32_t(kStackTiles * (512 + parts * 16 * scale_bytes) + p.m * 128);
     QK_TRY(describe_tiles(args.w, kStackTiles, 1, launch.error, &p.code_map));
+    QK_TRY(describe_scales(args.w, kStackTiles, parts, launch.error, &p.scale_map));
     QK_TRY(describe_tensor({args.x.data, s.n, p.m, 2, p.x_stride * 2}, 64, int32_t(p.m),
                            launch.error, &p.x_map));
-    const bool lut4 = codes_of(args.w) == Codes::kLut4;
-    return with_transposed_kinds(p, lut4, [&](auto type, auto code, auto kind) {
-        return launch_kind<decltype(type), decltype(code), kind.value>(p, launch);
-    });
+    const Codes codes = codes_of(args.w);
+    return p.type == QK_FORMAT_F16 ? launch_type<F16>(p, codes, parts, launch)
+                                   : launch_type<BF16>(p, codes, parts, launch);
 }
 
 }  // namespace

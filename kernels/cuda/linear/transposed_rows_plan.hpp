@@ -10,6 +10,12 @@ constexpr int64_t kStripRows = 16;   // of x
 constexpr int64_t kStripColumns = 64;
 constexpr int32_t kStackTiles = 4;
 
+// Groups of a tile: 4, 2 or one, which goes on in other tiles.
+constexpr int32_t strip_parts(int64_t group_size, int64_t groups_per_row) {
+    return groups_per_row > 1 && group_size < kStripColumns ? int32_t(kStripColumns / group_size)
+                                                            : 1;
+}
+
 // A strip is cut into stacks of tiles, one below the other. Each cluster takes strip after strip;
 // its blocks divide the stacks.
 struct StripPlan {
@@ -34,6 +40,19 @@ constexpr StripPlan plan_strips(int64_t n, int64_t k, int32_t multiprocessors, b
         }
     }
     return best;
+}
+
+// Bytes of a warp's box of scales in a stage, room for f32 ones; not in groups of 16 beside a table
+// of what codes look up. `parts`: groups of a tile.
+constexpr uint32_t strip_scale_bytes(int32_t parts, bool table) {
+    return uint32_t(kStackTiles * 64 * (table && parts == 4 ? 2 : parts));
+}
+// Bytes of a block's memory.
+constexpr int64_t kStripShared = 227 * 1024;
+constexpr int64_t strip_shared(int32_t parts, bool table, int32_t scale_bits) {
+    const int64_t scales = int64_t{kStackTiles} * parts * 2 * scale_bits;
+    const int64_t missing = max64(scales - strip_scale_bytes(parts, table), 0);
+    return kStripShared + 2 * kStripWarps * missing;
 }
 
 }  // namespace qk::cuda

@@ -59,4 +59,21 @@ Status describe_tiles(const Weight &w, int32_t row_tiles, int32_t tiles, ErrorTe
     return check_map(result, error);
 }
 
+Status describe_scales(const Weight &w, int32_t row_tiles, int32_t groups, ErrorText *error,
+                       CUtensorMap *map) {
+    const EncodeTensorMap encode = find_tensor_map_encoder();
+    QK_CHECK(encode != nullptr, error, UNSUPPORTED, "linear: the driver has no tensor maps");
+    const Geometry &s = w.geometry;
+    const cuuint32_t words = cuuint32_t(w.scale.format->bits) / 2;  // of a group of 16 rows
+    const cuuint64_t of_row = cuuint64_t(s.groups_per_row) * words;
+    const cuuint64_t sizes[2] = {of_row, cuuint64_t(ceil_div(s.n, 16))};
+    const cuuint64_t strides[1] = {of_row * 4};
+    const cuuint32_t box[2] = {cuuint32_t(groups) * words, cuuint32_t(row_tiles)}, one[2] = {1, 1};
+    const CUresult result =
+        encode(map, CU_TENSOR_MAP_DATA_TYPE_UINT32, 2, w.scale.data, sizes, strides, box, one,
+               CU_TENSOR_MAP_INTERLEAVE_NONE, CU_TENSOR_MAP_SWIZZLE_NONE,
+               CU_TENSOR_MAP_L2_PROMOTION_L2_256B, CU_TENSOR_MAP_FLOAT_OOB_FILL_NONE);
+    return check_map(result, error);
+}
+
 }  // namespace qk::cuda

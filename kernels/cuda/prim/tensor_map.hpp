@@ -28,4 +28,9 @@ Status describe_tensor(const TensorPlane &plane, int32_t columns, int32_t rows, 
 Status describe_tiles(const Weight &w, int32_t row_tiles, int32_t tiles, ErrorText *error,
                       CUtensorMap *map);
 
+// Boxes of the scales of packed tiles, as words of 4 bytes: those of `groups` groups side by side,
+// of each of row_tiles rows of tiles. Not swizzled.
+Status describe_scales(const Weight &w, int32_t row_tiles, int32_t groups, ErrorText *error,
+                       CUtensorMap *map);
+
 }  // namespace qk::cuda

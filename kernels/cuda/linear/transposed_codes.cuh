@@ -1,0 +1,56 @@
+// Codes of a transposed product as operands of the tensor core. A tile is turned over where it is
+// loaded (ldmatrix): a lane's word has 16 bits of row 2 q below, of row 2 q + 1 above, codes of two
+// columns, of these rows and of those 8 further down. Operands are pairs of rows: two of a column
+// (rows as they are, 8 further down), then two of the other.
+#pragma once
+#include "cuda/tile/decode.cuh"
+
+namespace qk::cuda {
+namespace {
+
+template <class T>
+struct AcrossU4 : U4<T> {
+    static constexpr uint32_t kTableBytes = 0;
+    static constexpr int32_t kOther = 2;  // columns from the first to the other
+
+    static __device__ int32_t column(int32_t g) { return g / 2 * 4 + g % 2; }
+};
+
+// kWide: the table takes 64 KiB in place of 32, pair b of lane l at byte 256 b + 4 l, so prmt makes
+// an address of a word as it is.
+template <class T, bool kWide>
+struct AcrossLut4 : Lut4<T> {
+    static constexpr uint32_t kTableBytes = kTableWords * (kWide ? 8 : 4);
+    static constexpr int32_t kOther = 1;
+
+    static __device__ int32_t column(int32_t g) { return g * 2; }
+
+    // As Lut4's.
+    static __device__ void prepare(const WeightView &w, uint32_t *table) {
+        if constexpr (!kWide) return Lut4<T>::prepare(w, table, false);
+        for (uint32_t i = threadIdx.x; i < 256 * 8; i += blockDim.x) {
+            const uint32_t byte = i / 8;
+            const uint32_t pair = pack_pair(T{}, w.entries[byte & 15], w.entries[byte >> 4]);
+            reinterpret_cast<uint4 *>(table)[byte * 16 + i % 8] = {pair, pair, pair, pair};
+        }
+    }
+    // Nibbles of bytes 0 and 2, 1 and 3 change places crosswise: a word as in a tile.
+    static __device__ uint32_t word_of(uint32_t v) {
+        uint32_t differ = (v ^ v >> 12) & 0x0000f0f0u;
+        keep(differ);  // it would be made once for each place otherwise
+        return v ^ differ ^ differ << 12;
+    }
+    static __device__ void decode(uint32_t v, const Zeros &zero, const uint32_t *table,
+                                  uint32_t (&a)[4]) {
+        const uint32_t word = word_of(v), lanes = threadIdx.x % 32 * 4;
+        if constexpr (!kWide) return Lut4<T>::decode(word, zero, table, a);
+#pragma unroll
+        for (uint32_t i = 0; i < 4; ++i) {
+            const uint32_t at = byte_permute(word, lanes, 0x5504u | i << 4);
+            a[i] = *reinterpret_cast<const uint32_t *>(reinterpret_cast<const char *>(table) + at);
+        }
+    }
+};
+
+}  // namespace
+}  // namespace qk::cuda
