@@ -27,11 +27,14 @@ struct AcrossLut4 : Lut4<T> {
 
     // As Lut4's.
     static __device__ void prepare(const WeightView &w, uint32_t *table) {
-        if constexpr (!kWide) return Lut4<T>::prepare(w, table, false);
-        for (uint32_t i = threadIdx.x; i < 256 * 8; i += blockDim.x) {
-            const uint32_t byte = i / 8;
-            const uint32_t pair = pack_pair(T{}, w.entries[byte & 15], w.entries[byte >> 4]);
-            reinterpret_cast<uint4 *>(table)[byte * 16 + i % 8] = {pair, pair, pair, pair};
+        if constexpr (!kWide) {
+            Lut4<T>::prepare(w, table, false);
+        } else {
+            for (uint32_t i = threadIdx.x; i < 256 * 8; i += blockDim.x) {
+                const uint32_t byte = i / 8;
+                const uint32_t pair = pack_pair(T{}, w.entries[byte & 15], w.entries[byte >> 4]);
+                reinterpret_cast<uint4 *>(table)[byte * 16 + i % 8] = {pair, pair, pair, pair};
+            }
         }
     }
     // Nibbles of bytes 0 and 2, 1 and 3 change places crosswise: a word as in a tile.
@@ -42,12 +45,16 @@ struct AcrossLut4 : Lut4<T> {
     }
     static __device__ void decode(uint32_t v, const Zeros &zero, const uint32_t *table,
                                   uint32_t (&a)[4]) {
-        const uint32_t word = word_of(v), lanes = threadIdx.x % 32 * 4;
-        if constexpr (!kWide) return Lut4<T>::decode(word, zero, table, a);
+        const uint32_t word = word_of(v), lane = threadIdx.x % 32 * 4;
+        if constexpr (!kWide) {
+            Lut4<T>::decode(word, zero, table, a);
+        } else {
+            const auto *const pairs = reinterpret_cast<const uint8_t *>(table);
 #pragma unroll
-        for (uint32_t i = 0; i < 4; ++i) {
-            const uint32_t at = byte_permute(word, lanes, 0x5504u | i << 4);
-            a[i] = *reinterpret_cast<const uint32_t *>(reinterpret_cast<const char *>(table) + at);
+            for (uint32_t i = 0; i < 4; ++i) {
+                const uint32_t at = byte_permute(word, lane, 0x5504u | i << 4);
+                a[i] = *reinterpret_cast<const uint32_t *>(pairs + at);
+            }
         }
     }
 };

@@ -102,6 +102,7 @@ struct Meeting {
 template <class S>
 __global__ void __launch_bounds__(kThreads, 1)
     multiply_rows(const __grid_constant__ StripProblem p) {
+#if __CUDA_ARCH__ >= 900 || defined(QK_CUDA_SIMULATED)
     QK_LAUNCH_SHARED_LINES(shared);
     allow_next_kernel();
     using Work = StripWarp<S>;
@@ -150,6 +151,7 @@ __global__ void __launch_bounds__(kThreads, 1)
             if (block * 8 < p.m) meeting.end(work, strip, block, sum[block]);
         }
     }
+#endif
 }
 
 template <class S>
