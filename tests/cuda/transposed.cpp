@@ -205,7 +205,7 @@ TEST(CudaTransposed, IsWithinItsBound) {
 }
 
 // The same of the kernel of up to 16 rows, with strips of one block and of several, and warps with
-// no tiles, with some and (on simulated threads) with more than a ring has room for.
+// no tiles, with some and (on simulated threads) with more than a ring has room for; an odd n.
 TEST(CudaTransposed, FewRowsAreWithinTheirBound) {
     QK_NEEDS_DEVICE();
     if (device_0().capability < 90) GTEST_SKIP() << "needs sm_90";
@@ -228,7 +228,7 @@ TEST(CudaTransposed, FewRowsAreWithinTheirBound) {
         {QK_FORMAT_NF4, QK_FORMAT_F32, 32},
         {QK_FORMAT_FP4_BNB, QK_FORMAT_BF16, 16},
     };
-    const int64_t shapes[][2] = {{2, 16}, {18, 80}, {130, 64}, {300, 208}, {1040, 400}};
+    const int64_t shapes[][2] = {{2, 16}, {18, 80}, {131, 64}, {300, 208}, {1040, 400}};
     const int64_t batches[] = {1, 3, 8, 9, 16, 12};
     int at = 0;
     for (const Kind &kind : kinds) {
