@@ -26,6 +26,9 @@ TEST(CudaSelect, WhatTransposedProductsTake) {
             EXPECT_EQ(kernel({format, kPacked, 4096, 4096, 8, kF16, 32}, card), few);
             EXPECT_EQ(kernel({format, kPacked, 4096, 4096, 8, kF16, 32, QK_FORMAT_LUT8}, card),
                       some);
+            // Looked-up codes: a table leaves no room for so many f32 scales.
+            EXPECT_EQ(kernel({format, kPacked, 4096, 4096, 8, kF16, 16, QK_FORMAT_F32}, card),
+                      format == kU4 ? few : some);
             EXPECT_EQ(kernel({format, kPacked, 4096, 4096, 8, kF16, 64, QK_FORMAT_LUT8}, card),
                       few);
             EXPECT_EQ(kernel({format, kPacked, 4096, 4096, 16, kF16, 64, QK_FORMAT_LUT8}, card),
