@@ -65,7 +65,7 @@ void add_groups(const Geometry &s, int64_t second, bool f32, Met *met) {
     met->add(Condition::kGroupsOf64, whole(64));
     met->add(Condition::kGroupsOf16Or64,
              whole(64) || ((s.group_size == 32 || s.group_size == 16) && !f32));
-    met->add(Condition::kGroupsOfSecondOr64, whole(64) || second == 0 || second == kOneSecond);
+    met->add(Condition::kNestedGroupsOf64, whole(64) || second == 0 || second == kOneSecond);
     met->add(Condition::kGroupsOf32, whole(32));
     met->add(Condition::kGroupsOf16, whole(16));
     met->add(Condition::kGroupsOf8, whole(8));

@@ -78,14 +78,14 @@ enum class Condition : uint8_t {
     kN4InGptq,  // n is a multiple of 4 where the layout is GPTQ
     kN8,
     kN32,
-    kN16InAwq,            // n is a multiple of 16 where the layout is AWQ_GEMM
-    kGroupsAlongK,        // or runs of k whose ends no group crosses
-    kFlatBy8,             // groups along k, or k and groups multiples of 8
-    kGroupsPowerOfTwo,    // or one group a row, as in the others
-    kGroups16To128,       // exactly
-    kGroupsOf64,          // multiples of
-    kGroupsOf16Or64,      // 16 and 32 with 16-bit x, else multiples of 64
-    kGroupsOfSecondOr64,  // any where scales are not coded or have one second scale, else the same
+    kN16InAwq,          // n is a multiple of 16 where the layout is AWQ_GEMM
+    kGroupsAlongK,      // or runs of k whose ends no group crosses
+    kFlatBy8,           // groups along k, or k and groups multiples of 8
+    kGroupsPowerOfTwo,  // or one group a row, as in the others
+    kGroups16To128,     // exactly
+    kGroupsOf64,        // multiples of
+    kGroupsOf16Or64,    // 16 and 32 with 16-bit x, else multiples of 64
+    kNestedGroupsOf64,  // multiples of 64 where scales have second ones, more than one
     kGroupsOf32,
     kGroupsOf16,
     kGroupsOf8,

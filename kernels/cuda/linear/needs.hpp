@@ -346,9 +346,8 @@ constexpr Needs kTransposedNeeds = {
 
 constexpr Needs kTransposedRowsNeeds = {
     .weights = kPacked4,
-    .conditions =
-        (kTransposedNeeds.conditions & ~needs(C::kXRows4Bytes)) |
-        needs(C::kXAligned16, C::kXRows16Bytes, C::kGroupsOfSecondOr64, C::kZerosAligned16),
+    .conditions = (kTransposedNeeds.conditions & ~needs(C::kXRows4Bytes)) |
+                  needs(C::kXAligned16, C::kXRows16Bytes, C::kNestedGroupsOf64, C::kZerosAligned16),
     .takes = kAnyExtra,
     .only = kTransposed,
     .most = kStripRows,

@@ -109,7 +109,7 @@ constexpr Sentence kSentences[] = {
     {C::kGroups16To128, "groups of %lld are neither 16, 32, 64 nor 128"},
     {C::kGroupsOf64, "groups of %lld are not a multiple of 64"},
     {C::kGroupsOf16Or64, "groups of %lld are not a multiple of 64"},
-    {C::kGroupsOfSecondOr64, "groups of %lld are not a multiple of 64"},
+    {C::kNestedGroupsOf64, "groups of %lld, whose scales are nested, are not a multiple of 64"},
     {C::kGroupsOf32, "groups of %lld are not a multiple of 32"},
     {C::kGroupsOf16, "groups of %lld are not a multiple of 16"},
     {C::kGroupsOf8, "groups of %lld are not a multiple of 8"},
