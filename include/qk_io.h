@@ -297,7 +297,9 @@ QK_API qk_status qk_writer_finish_all(qk_writer *const *writers, int64_t writer_
  *                                  BF16 as well
  *   QK_DIALECT_MODELOPT            FP4_E2M1 in ROW, E4M3 scales of 16 and a GLOBAL that multiplies
  *   QK_DIALECT_DEEPSEEK            FP4_E2M1 in ROW, E8M0 scales of 32
- *   QK_DIALECT_GGUF                in a GGUF file: the layouts QK_LAYOUT_GGUF_...
+ *   QK_DIALECT_GPT_OSS             FP4_E2M1 [experts,n,k] in ROW, E8M0 scales of 32
+ *   QK_DIALECT_GGUF                in a GGUF file: the layouts QK_LAYOUT_GGUF_..., [n,k] or
+ *                                  [experts,n,k]
  *   QK_DIALECT_DENSE               F32, F16, BF16
  * dense_format (F32, F16, BF16): what the file says the weights were. Others are
  * QK_ERROR_UNSUPPORTED, with the reason. [allocates] */
@@ -306,7 +308,8 @@ QK_API qk_status qk_writer_declare_layer(qk_writer *writer, qk_dialect dialect, 
                                          qk_io_message *message);
 /* The layer, or some of its rows: call again for the rest, in order. A piece that is not the last
  * ends between groups (second groups, with nested scales) and, in compressed-tensors, after a
- * multiple of 8 rows; pieces have the same SCALE_CODE, SCALE_BIAS and GLOBAL.
+ * multiple of 8 rows; pieces have the same SCALE_CODE, SCALE_BIAS and GLOBAL. Of [experts,n,k] a
+ * piece is some experts [e,n,k], or some rows of all [rows,k].
  * [allocates] [waits] */
 QK_API qk_status qk_writer_write_layer(qk_writer *writer, qk_context *context, const char *layer,
                                        const qk_tensor *tensor, qk_io_message *message);

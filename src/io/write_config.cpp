@@ -134,19 +134,21 @@ json_t *deepseek_section(const Request &r) {
                      "fp4", "weight_block_size", 128, 128, "modules_to_not_convert", names(r));
 }
 
+// The keys of gpt-oss's, whose experts alone are quantized.
+json_t *gpt_oss_section(const Request &r) {
+    return json_pack("{s:o, s:s}", "modules_to_not_convert", names(r), "quant_method", "mxfp4");
+}
+
 struct Section {
     qk_dialect dialect;
     json_t *(*make)(const Request &r);
 };
-constexpr Section kSections[] = {{QK_DIALECT_BITSANDBYTES, bnb_section},
-                                 {QK_DIALECT_COMPRESSED_TENSORS, ct_section},
-                                 {QK_DIALECT_AWQ_GEMM, awq_section},
-                                 {QK_DIALECT_AWQ_GEMV, awq_section},
-                                 {QK_DIALECT_GPTQ_V1, gptq_section},
-                                 {QK_DIALECT_GPTQ_V2, gptq_section},
-                                 {QK_DIALECT_MODELOPT, modelopt_section},
-                                 {QK_DIALECT_DEEPSEEK, deepseek_section},
-                                 {QK_DIALECT_DENSE, nullptr}};
+constexpr Section kSections[] = {
+    {QK_DIALECT_BITSANDBYTES, bnb_section},  {QK_DIALECT_COMPRESSED_TENSORS, ct_section},
+    {QK_DIALECT_AWQ_GEMM, awq_section},      {QK_DIALECT_AWQ_GEMV, awq_section},
+    {QK_DIALECT_GPTQ_V1, gptq_section},      {QK_DIALECT_GPTQ_V2, gptq_section},
+    {QK_DIALECT_MODELOPT, modelopt_section}, {QK_DIALECT_DEEPSEEK, deepseek_section},
+    {QK_DIALECT_GPT_OSS, gpt_oss_section},   {QK_DIALECT_DENSE, nullptr}};
 
 const Section *section_of(qk_dialect dialect) {
     for (const Section &section : kSections) {

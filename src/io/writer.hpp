@@ -20,8 +20,9 @@ struct OutgoingLayer {
     qk_dialect dialect;
     qk_tensor_desc desc;
     qk_format dense_format;
-    int64_t rows;     // written so far
-    uint64_t shared;  // digest of what all pieces of nested scales have in common
+    int64_t rows;            // written so far
+    uint64_t shared;         // digest of what all pieces of nested scales have in common
+    int64_t rows_of_expert;  // where desc has the rows of all experts; else 0
 };
 
 }  // namespace qk_io

@@ -209,8 +209,8 @@ const DialectWriter *writer_of(qk_dialect dialect) {
     for (const DialectWriter &row : kWriters) {
         if (row.dialect == dialect) return &row;
     }
-    static const DialectWriter *const kOthers[] = {&kBnbWriter, &kCtWriter, &kModelOptWriter,
-                                                   &kDeepSeekWriter, &kGgufWriter};
+    static const DialectWriter *const kOthers[] = {
+        &kBnbWriter, &kCtWriter, &kModelOptWriter, &kDeepSeekWriter, &kGptOssWriter, &kGgufWriter};
     for (const DialectWriter *writer : kOthers) {
         if (writer->dialect == dialect) return writer;
     }

@@ -16,7 +16,8 @@ struct DialectWriter {
                         const qk_tensor *tensor, qk_io_message *message);
 };
 
-extern const DialectWriter kBnbWriter, kCtWriter, kModelOptWriter, kDeepSeekWriter, kGgufWriter;
+extern const DialectWriter kBnbWriter, kCtWriter, kModelOptWriter, kDeepSeekWriter, kGptOssWriter,
+    kGgufWriter;
 
 // What dialects have in common.
 

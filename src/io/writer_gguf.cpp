@@ -138,16 +138,19 @@ qk_status write_gguf_header(qk_writer *w, qk_io_message *message) {
 namespace {
 
 qk_status check(const OutgoingLayer &layer, qk_io_message *message) {
-    if (layer.desc.layout > 32 && layer.desc.layout < QK_LAYOUT_PACKED && layer.desc.rank == 2) {
-        return QK_OK;
-    }
+    const qk_tensor_desc &d = layer.desc;
+    if (d.layout > 32 && d.layout < QK_LAYOUT_PACKED && (d.rank == 2 || d.rank == 3)) return QK_OK;
     return fail(message, QK_ERROR_UNSUPPORTED,
-                "layer \"%.200s\": GGUF has layers of rank 2 in the layouts GGUF_...", layer.name);
+                "layer \"%.200s\": GGUF has layers of rank 2, or of rank 3 for experts, in the "
+                "layouts GGUF_...",
+                layer.name);
 }
 
 qk_status declare_layer(qk_writer *w, const OutgoingLayer &layer, qk_io_message *message) {
-    return declare(w, layer, ".weight", QK_DTYPE_GGUF + layer.desc.layout - 32, 2,
-                   layer.desc.shape[0], layer.desc.shape[1], message);
+    char name[kMaxNameBytes + 1];
+    QK_IO_TRY(join_name(name, layer.name, ".weight", message));
+    return qk_writer_declare(w, name, QK_DTYPE_GGUF + layer.desc.layout - 32, layer.desc.rank,
+                             layer.desc.shape, message);
 }
 
 qk_status write(qk_writer *w, qk_context *context, const OutgoingLayer &piece,

@@ -19,6 +19,19 @@ bool same_description(const qk_tensor_desc &a, const qk_tensor_desc &b) {
     return equal;
 }
 
+// Experts [E,n,k] as the rows of all, one after another: pieces may then end at any row.
+void join_experts(qk_tensor_desc *desc) {
+    desc->rank = 2;
+    desc->shape[0] *= desc->shape[1];
+    desc->shape[1] = desc->shape[2];
+    desc->shape[2] = 0;
+}
+
+bool has_experts(const OutgoingLayer &layer) {
+    return layer.desc.rank == 3 &&
+           (layer.dialect == QK_DIALECT_GPT_OSS || layer.dialect == QK_DIALECT_GGUF);
+}
+
 bool is_gptq(qk_dialect dialect) {
     return dialect == QK_DIALECT_GPTQ_V1 || dialect == QK_DIALECT_GPTQ_V2;
 }
@@ -158,7 +171,7 @@ qk_status qk_writer_declare_layer(qk_writer *w, qk_dialect dialect, const char *
                     "F16 and BF16",
                     static_cast<int>(dialect), static_cast<int>(dense_format));
     }
-    const OutgoingLayer outgoing = {layer, dialect, known, dense_format, 0, 0};
+    const OutgoingLayer outgoing = {layer, dialect, known, dense_format, 0, 0, 0};
     if (w->is_gguf != (dialect == QK_DIALECT_GGUF) && dialect != QK_DIALECT_DENSE) {
         return fail(message, QK_ERROR_UNSUPPORTED,
                     "layer \"%.200s\": files named .gguf hold the dialect GGUF alone, others none "
@@ -169,6 +182,10 @@ qk_status qk_writer_declare_layer(qk_writer *w, qk_dialect dialect, const char *
     OutgoingLayer kept = outgoing;
     kept.name = w->arena.copy(&w->memory, layer, strlen(layer));
     if (kept.name == nullptr) return out_of_memory(message);
+    if (has_experts(kept)) {
+        kept.rows_of_expert = known.shape[1];
+        join_experts(&kept.desc);
+    }
     const int64_t declared = w->tensors.count;
     const qk_status status = row->declare(w, outgoing, message);
     if (status == QK_OK && w->layer_names.reserve(&w->memory) && w->layers.push(&w->memory, kept)) {
@@ -197,6 +214,7 @@ qk_status qk_writer_write_layer(qk_writer *w, qk_context *context, const char *l
     qk_tensor_desc desc = QK_TENSOR_DESC_INIT;
     const qk_status status = qk_tensor_describe(tensor, &desc);
     if (status != QK_OK) return fail(message, status, "tensor: cannot be described");
+    if (desc.rank == 3 && desc.shape[1] == found->rows_of_expert) join_experts(&desc);
     if (!same_description(desc, found->desc)) {
         return fail(message, QK_ERROR_FORMAT,
                     "tensor: not of the description that \"%.200s\" was declared with", layer);
