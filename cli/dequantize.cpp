@@ -1,6 +1,5 @@
 #include <algorithm>
 #include <cstdio>
-#include <cstring>
 #include <optional>
 
 #include "beside.hpp"
@@ -10,6 +9,7 @@
 #include "layers.hpp"
 #include "output.hpp"
 #include "rows.hpp"
+#include "transpose.hpp"
 
 namespace {
 
@@ -166,23 +166,18 @@ class Turned {
     void write(const Output &output, const qk_layer &layer, const char *values, int64_t count) {
         const int64_t row_bytes = columns_ * element_;
         expert_.resize(static_cast<size_t>(rows_ * row_bytes));
-        for (int64_t row = 0; row < count; ++row) {
-            put(values + row * row_bytes);
-            if (++filled_ < rows_) continue;
+        for (int64_t row = 0, some = 0; row < count; row += some) {
+            some = std::min(count - row, rows_ - filled_);
+            transpose({some, columns_, element_}, values + row * row_bytes, row_bytes,
+                      expert_.data() + filled_ * element_, rows_ * element_);
+            filled_ += some;
+            if (filled_ < rows_) continue;
             write_values(output, layer, expert_.data(), rows_ * row_bytes);
             filled_ = 0;
         }
     }
 
   private:
-    void put(const char *row) {
-        char *to = expert_.data() + filled_ * element_;
-        for (int64_t column = 0; column < columns_; ++column) {
-            std::memcpy(to + column * rows_ * element_, row + column * element_,
-                        static_cast<size_t>(element_));
-        }
-    }
-
     int64_t rows_, columns_, element_, filled_ = 0;
     std::vector<char> expert_;
 };
