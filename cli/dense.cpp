@@ -88,6 +88,11 @@ bool reads_single_experts(const std::string &model_type) {
     return std::any_of(std::begin(kSingleExperts), std::end(kSingleExperts), same);
 }
 
+bool makes_linear_experts(const std::string &model_type, qk_dialect dialect) {
+    return (model_type == "llama4" || model_type == "llama4_text") &&
+           (dialect == QK_DIALECT_COMPRESSED_TENSORS || dialect == QK_DIALECT_BITSANDBYTES);
+}
+
 std::string reason_by_name(const std::string &layer) {
     for (const Rule &rule : kRules) {
         if (matches({rule.pattern}, layer)) return rule.reason;

@@ -15,6 +15,9 @@ bool is_expert(const std::string &layer);  // of a mixture
 std::string not_read_of_experts(const qk_tensor_desc &stored);
 // Whether Python's loaders read a model's experts one by one, X.experts.N.gate_proj.
 bool reads_single_experts(const std::string &model_type);
+// Whether they make linear layers of its transposed experts, in these dialects: gate and up are
+// halves, and dense ones in one tensor are then not loaded.
+bool makes_linear_experts(const std::string &model_type, qk_dialect dialect);
 // What a module of this name is when Python's loaders expect it dense; "" for any other.
 std::string reason_by_name(const std::string &layer);
 // Why a tensor that holds no layer's weight is no 4-bit weight.

@@ -1,5 +1,5 @@
-// Experts that a file has in two dense tensors, gate_up_proj [E,2n,k] and down_proj [E,k,n], as
-// layers an expert.
+// Experts that a file has in two dense tensors, X.experts.gate_up_proj and X.experts.down_proj:
+// [E,2n,k] and [E,k,n], or transposed, [E,k,2n] and [E,n,k].
 #pragma once
 #include <list>
 #include <string>
@@ -7,17 +7,25 @@
 
 #include "layers.hpp"
 
-// A dense layer and where in the file its weights [n,k] are.
+// Dense weights [n,k] and where in the file they are.
 struct DenseLayer {
     qk_layer layer;
     const void *data;
+    int64_t experts = 0;  // in a tensor of all, whose rows are one after another
+    // Of transposed weights, each expert's [k,n], how far lines are apart in the file. 0: rows are
+    // rows.
+    int64_t line_bytes = 0;
 };
 
 struct FusedExperts {
+    std::string name;  // "model.layers.0.mlp.experts"
     qk_file_tensor gate_up, down;
-    std::vector<DenseLayer> layers;  // X.experts.N.gate_proj, up_proj and down_proj
+    bool transposed;
 };
 
-// Not those that are transposed, which other models have. `names` holds the layers' names.
-std::vector<FusedExperts> find_fused(const std::vector<qk_file_tensor> &tensors,
-                                     std::list<std::string> *names);
+std::vector<FusedExperts> find_fused(const std::vector<qk_file_tensor> &tensors);
+// As layers an expert: X.experts.N.gate_proj, up_proj and down_proj. Gate and up are halves.
+// `names` holds the layers' names.
+std::vector<DenseLayer> one_by_one(const FusedExperts &mixture, std::list<std::string> *names);
+// As two layers of all experts, X.experts.gate_up_proj and X.experts.down_proj.
+std::vector<DenseLayer> all_together(const FusedExperts &mixture);

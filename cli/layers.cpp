@@ -59,6 +59,13 @@ void join_rows(qk_tensor_desc *desc) {
     desc->shape[2] = 0;
 }
 
+void split_rows(qk_tensor_desc *desc, int64_t experts) {
+    desc->rank = 3;
+    desc->shape[2] = desc->shape[1];
+    desc->shape[1] = desc->shape[0] / experts;
+    desc->shape[0] = experts;
+}
+
 std::vector<qk_layer> all_layers(const Checkpoint &checkpoint) {
     std::vector<qk_layer> layers(static_cast<size_t>(qk_checkpoint_layer_count(checkpoint.get())));
     for (size_t i = 0; i < layers.size(); ++i) {
@@ -81,6 +88,13 @@ std::vector<qk_layer> all_expert_layers(const Checkpoint &checkpoint) {
     }
     sort_by_name(&layers);
     return layers;
+}
+
+int64_t experts_in(const Checkpoint &checkpoint, const qk_layer &layer) {
+    qk_layer experts;
+    const bool found = qk_checkpoint_find_expert_layer(checkpoint.get(), layer.name, &experts,
+                                                       sizeof experts) == QK_OK;
+    return found ? experts.desc.shape[0] : 0;
 }
 
 std::vector<qk_file_tensor> all_tensors(const Checkpoint &checkpoint) {

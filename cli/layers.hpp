@@ -8,10 +8,13 @@
 
 // Experts in one weight [experts,n,k] as rows, one after the other.
 void join_rows(qk_tensor_desc *desc);
+void split_rows(qk_tensor_desc *desc, int64_t experts);  // the other way
 bool natural_less(const char *a, const char *b);  // numbers as numbers: layers.2 before layers.10
 // In order of names, by natural_less.
 std::vector<qk_layer> all_layers(const Checkpoint &checkpoint);
 std::vector<qk_layer> all_expert_layers(const Checkpoint &checkpoint);  // as the library has them
+// How many experts the layer holds, whose rows are one after another; 0: it is none of experts.
+int64_t experts_in(const Checkpoint &checkpoint, const qk_layer &layer);
 std::vector<qk_file_tensor> all_tensors(const Checkpoint &checkpoint);
 inline bool is_quantized(const qk_layer &layer) { return layer.dialect != QK_DIALECT_DENSE; }
 inline bool is_loadable(const qk_layer &layer) { return layer.status == QK_OK; }

@@ -120,6 +120,7 @@ void add_quantize(CLI::App *app, AllOptions *all) {
         "Examples:\n  qk quantize model/ model-nf4/ --format nf4 --nested\n"
         "  qk quantize model/ model-w4a16/ --format int4 --group 128\n"
         "  qk quantize model/ model-awq/ --format int4 --dialect awq\n"
+        "  qk quantize gpt-oss/ gpt-oss-mxfp4/ --format mxfp4 --dialect gpt-oss\n"
         "  qk quantize model/ model-mlp/ --include '*mlp*' --exclude '*.0.*' '*.1.*'");
 }
 

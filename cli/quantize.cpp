@@ -6,13 +6,14 @@
 #include "beside.hpp"
 #include "commands.hpp"
 #include "dense.hpp"
-#include "fused.hpp"
 #include "json.hpp"
 #include "layers.hpp"
 #include "output.hpp"
+#include "quantize_fused.hpp"
 #include "quantize_layer.hpp"
 #include "scan.hpp"
 #include "scheme.hpp"
+#include "transpose.hpp"
 
 namespace {
 
@@ -54,47 +55,20 @@ std::string why_expert_kept(const QuantizeOptions &options, const Scheme &scheme
 std::string why_kept(const QuantizeOptions &options, const Scheme &scheme, const qk_layer &layer) {
     if (!options.include.empty() && !matches(options.include, layer.name)) return "no --include";
     if (matches(options.exclude, layer.name)) return "--exclude";
+    if (scheme.dialect == QK_DIALECT_GPT_OSS) return "gpt-oss has fused experts alone in 4 bits";
     if (!options.exclude.empty()) return unfit(scheme, layer);
     if (is_expert(layer.name)) return why_expert_kept(options, scheme, layer);
     const std::string why = reason_by_name(layer.name);
     return why.empty() ? unfit(scheme, layer) : why;
 }
 
-bool has_layer(const Checkpoint &checkpoint, const char *name) {
-    qk_layer layer;
-    return qk_checkpoint_find_layer(checkpoint.get(), name, &layer, sizeof layer) == QK_OK;
-}
-
-// Why experts stay the two tensors that they are; "" for layers an expert, which transformers joins
-// in compressed-tensors' models of some types. With --exclude the reader is the caller's choice.
-std::string why_fused_kept(const QuantizeOptions &options, const Scheme &scheme,
-                           const Checkpoint &checkpoint, const FusedExperts &mixture) {
-    const char *const fused = "fused experts";
-    const bool asked = !options.exclude.empty();
-    const std::string type = model_type(checkpoint);
-    const bool known = reads_single_experts(type) || (asked && type.empty());
-    if (scheme.dialect != QK_DIALECT_COMPRESSED_TENSORS || !known) return fused;
-    for (const DenseLayer &expert : mixture.layers) {
-        const qk_layer &layer = expert.layer;
-        if (!options.include.empty() && !matches(options.include, layer.name)) return fused;
-        if (matches(options.exclude, layer.name)) return std::string(fused) + ": --exclude";
-        if (has_layer(checkpoint, layer.name)) {
-            return std::string(fused) + ": " + layer.name + " is there too";
-        }
-        std::string why = unfit(scheme, layer);
-        if (!asked && why.empty()) {
-            why = not_read_of_experts(describe_stored(options, scheme, layer).stored);
-        }
-        if (!why.empty()) return std::string(fused) + ": " + why;
-    }
-    return "";
-}
-
 void add_job(const QuantizeOptions &options, const Scheme &scheme, const DenseLayer &from,
              const Output &output, Plan *plan) {
     const Stored as = describe_stored(options, scheme, from.layer);
+    qk_tensor_desc desc = as.stored;
+    if (from.experts > 0) split_rows(&desc, from.experts);
     qk_io_message message = {};
-    check(qk_writer_declare_layer(output.writer(), scheme.dialect, from.layer.name, &as.stored,
+    check(qk_writer_declare_layer(output.writer(), scheme.dialect, from.layer.name, &desc,
                                   written_type(from.layer, as.stored), &message),
           "", message.text);
     plan->jobs.push_back({from, as});
@@ -108,10 +82,10 @@ const void *data_of(const Checkpoint &checkpoint, const qk_layer &layer) {
 }
 
 // A pattern that matches nothing is a mistake.
-void refuse_idle_patterns(std::vector<qk_layer> layers, const std::vector<FusedExperts> &fused,
+void refuse_idle_patterns(std::vector<qk_layer> layers, const std::vector<Fused> &fused,
                           const std::vector<std::string> &patterns) {
-    for (const FusedExperts &mixture : fused) {
-        for (const DenseLayer &expert : mixture.layers) layers.push_back(expert.layer);
+    for (const Fused &mixture : fused) {
+        for (const DenseLayer &part : mixture.parts) layers.push_back(part.layer);
     }
     select_layers(layers, patterns);
 }
@@ -122,7 +96,7 @@ void plan_layers(const QuantizeOptions &options, const Scheme &scheme, const Che
     std::set<std::string> replaced;
     std::map<std::string, std::string> reasons;  // of a layer's tensors
     const std::vector<qk_layer> layers = all_layers(checkpoint);
-    const std::vector<FusedExperts> fused = find_fused(all_tensors(checkpoint), &plan->names);
+    const std::vector<Fused> fused = plan_fused(options, scheme, checkpoint, &plan->names);
     refuse_idle_patterns(layers, fused, options.include);
     for (const qk_layer &layer : layers) {
         if (is_plain_data(checkpoint, layer)) continue;
@@ -135,21 +109,26 @@ void plan_layers(const QuantizeOptions &options, const Scheme &scheme, const Che
         add_job(options, scheme, {layer, data_of(checkpoint, layer)}, output, plan);
         add_weight_tensors(checkpoint, layer, &replaced);
     }
-    for (const FusedExperts &mixture : fused) {
-        const std::string why = why_fused_kept(options, scheme, checkpoint, mixture);
-        for (const char *name : {mixture.gate_up.name, mixture.down.name}) {
+    std::string why_none;
+    for (const Fused &mixture : fused) {
+        const std::string &why = mixture.why_kept;
+        for (const char *name : {mixture.experts.gate_up.name, mixture.experts.down.name}) {
             if (why.empty()) replaced.insert(name);
             reasons[name] = why;
         }
-        if (!why.empty()) continue;
-        for (const DenseLayer &expert : mixture.layers) {
-            add_job(options, scheme, expert, output, plan);
+        if (!why.empty()) {
+            if (why_none.empty()) why_none = " (" + mixture.experts.name + ": " + why + ")";
+            if (scheme.dialect == QK_DIALECT_GPT_OSS) plan->kept.push_back(mixture.experts.name);
+            continue;
         }
+        for (const DenseLayer &part : mixture.parts) add_job(options, scheme, part, output, plan);
     }
     std::stable_sort(plan->jobs.begin(), plan->jobs.end(), [](const Job &a, const Job &b) {
         return natural_less(a.from.layer.name, b.from.layer.name);
     });
-    if (plan->jobs.empty()) throw Failure(kFailed, "nothing to do: no layer can be quantized");
+    if (plan->jobs.empty()) {
+        throw Failure(kFailed, "nothing to do: no layer can be quantized" + why_none);
+    }
     refuse_unlisted(scheme.dialect, plan->kept);
     for (const qk_file_tensor &tensor : all_tensors(checkpoint)) {
         plan->bytes_in += tensor.bytes;
@@ -181,26 +160,72 @@ void refuse_transposed(const std::string &model_type) {
     }
 }
 
+void refuse_model(const Scheme &scheme, const std::string &model_type) {
+    if (scheme.dialect != QK_DIALECT_GPT_OSS || model_type.empty() || model_type == "gpt_oss") {
+        return;
+    }
+    throw Failure(kUnsupported, "config.json: model_type " + model_type +
+                                    "; only gpt_oss models are read in the dialect gpt-oss");
+}
+
 void refuse_not_finite(const DenseLayer &from) {
     const qk_tensor_desc &desc = from.layer.desc;
-    const int64_t bytes = desc.shape[0] * desc.shape[1] * element_bytes(desc.format);
-    const ValueCounts counts = count_values(dtype_of(desc.format), from.data, bytes);
+    const bool parts = from.line_bytes > 0 && from.experts == 0;  // of lines
+    const int64_t lines = parts ? desc.shape[1] : 1;
+    ValueCounts counts;
+    for (int64_t line = 0; line < lines; ++line) {
+        const char *data = static_cast<const char *>(from.data) + line * from.line_bytes;
+        counts.add(count_values(dtype_of(desc.format), data, from.layer.bytes / lines));
+    }
     const int64_t bad = counts.nan + counts.infinite;
     if (bad == 0) return;
-    throw Failure(kFailed, std::string(from.layer.name) + ".weight: " + plural(bad, "value") +
-                               (bad == 1 ? " is" : " are") +
+    throw Failure(kFailed, std::string(from.layer.name) + (from.experts > 0 ? "" : ".weight") +
+                               ": " + plural(bad, "value") + (bad == 1 ? " is" : " are") +
                                " NaN or infinite, which no scale can hold");
+}
+
+// Some rows at a time are transposed, and quantized as a layer of so many rows.
+void quantize_transposed(const Context &context, const Job &job, const Output &output,
+                         Progress *progress, LayerError *error) {
+    const qk_tensor_desc &desc = job.from.layer.desc;
+    const int64_t experts = std::max<int64_t>(1, job.from.experts), line = job.from.line_bytes;
+    const int64_t n = desc.shape[0] / experts, k = desc.shape[1];
+    const int64_t size = element_bytes(desc.format), cut = rows_between_pieces(job.as.stored);
+    const bool nested = job.as.stored.scale_format == QK_FORMAT_LUT8;
+    const int64_t most = nested ? n : std::max(cut, LayerRows::kBlockWeights / k / cut * cut);
+    std::vector<char> rows;
+    for (int64_t row = 0, count = 0; row < desc.shape[0]; row += count) {
+        const int64_t first = row % n;
+        count = std::min(most, n - first);
+        rows.resize(static_cast<size_t>(count * k * size));
+        const char *expert = static_cast<const char *>(job.from.data) + row / n * k * line;
+        transpose({k, count, size}, expert + first * size, line, rows.data(), k * size);
+        qk_layer layer = job.from.layer;
+        Stored as = job.as;
+        layer.bytes = count * k * size;
+        for (qk_tensor_desc *some : {&layer.desc, &as.quantized, &as.stored}) {
+            some->shape[0] = count;
+        }
+        quantize_layer(context, layer, wrap_dense(context, desc.format, count, k, rows.data()), as,
+                       output.writer(), progress, error);
+    }
 }
 
 LayerError quantize_job(const Context &context, const Job &job, const Output &output,
                         Progress *progress) {
     progress->advance(0, job.from.layer.name);
     refuse_not_finite(job.from);
+    LayerError error;
+    if (job.from.line_bytes > 0) {
+        quantize_transposed(context, job, output, progress, &error);
+        return error;
+    }
     const qk_tensor_desc &desc = job.from.layer.desc;
     Tensor weight = wrap_dense(context, desc.format, desc.shape[0], desc.shape[1],
                                const_cast<void *>(job.from.data));  // read alone
-    return quantize_layer(context, job.from.layer, std::move(weight), job.as, output.writer(),
-                          progress);
+    quantize_layer(context, job.from.layer, std::move(weight), job.as, output.writer(), progress,
+                   &error);
+    return error;
 }
 
 void write_config(const Scheme &scheme, const Checkpoint &checkpoint, const Plan &plan,
@@ -269,6 +294,7 @@ ExitCode run_quantize(const CommonOptions &common, const QuantizeOptions &option
     const Checkpoint checkpoint = open_checkpoint(options.input);
     refuse_quantized(checkpoint);
     refuse_transposed(model_type(checkpoint));
+    refuse_model(scheme, model_type(checkpoint));
     const Context context = create_context(common);
     Output output(options.output, options.force);
     output.refuse_dialect(scheme.dialect);

@@ -173,22 +173,25 @@ void quantize_nested(const Job &job, LayerRows *rows, Progress *progress) {
 
 }  // namespace
 
-LayerError quantize_layer(const Context &context, const qk_layer &layer, Tensor weight,
-                          const Stored &as, qk_writer *writer, Progress *progress,
-                          int64_t piece_weights) {
-    LayerError error;
+// A GLOBAL number comes from all weights, words along the columns hold rows that are far apart.
+int64_t rows_between_pieces(const qk_tensor_desc &stored) {
+    const bool whole = is_by_columns(stored) || (stored.flags & QK_TENSOR_GLOBAL) != 0;
+    return whole ? stored.shape[0] : rows_between_cuts(stored);
+}
+
+void quantize_layer(const Context &context, const qk_layer &layer, Tensor weight, const Stored &as,
+                    qk_writer *writer, Progress *progress, LayerError *error,
+                    int64_t piece_weights) {
     const qk_tensor_desc &desc = as.stored;
-    const Job job = {context, layer, desc, writer, thread_count(context), &error};
+    const Job job = {context, layer, desc, writer, thread_count(context), error};
     const int64_t n = desc.shape[0], k = desc.shape[1];
-    // A GLOBAL number comes from all weights, words along the columns hold rows that are far apart.
-    const bool whole = is_by_columns(desc) || (desc.flags & QK_TENSOR_GLOBAL) != 0;
-    const int64_t cut = whole ? n : rows_between_cuts(desc);
+    const int64_t cut = rows_between_pieces(desc);
     const int64_t fit = piece_weights / k / cut * cut;
     LayerRows rows(context, layer.name, std::move(weight), std::max(fit, cut) * k);
     const bool one_piece = std::max(fit, cut) >= n;
     if (is_nested(desc) && !one_piece) {
         quantize_nested(job, &rows, progress);
-        return error;
+        return;
     }
     for_each_piece(job, &rows, progress, [&](const RowBlock &block, const qk_tensor *dense) {
         Tensor piece = quantize(job, dense, some_rows(as.quantized, block.count));
@@ -197,5 +200,4 @@ LayerError quantize_layer(const Context &context, const qk_layer &layer, Tensor 
         write(job, piece.get());
         compare_piece(job, &rows, block, std::move(piece));
     });
-    return error;
 }

@@ -59,8 +59,9 @@ Quantized quantized(const qk_tensor_desc &desc, qk_dialect dialect, int64_t weig
           "", message.text);
     Progress progress(common, 1);
     Tensor weight = load_layer(checkpoint, context, layer.name, QK_LOAD_IN_PLACE).weight;
-    const LayerError error =
-        quantize_layer(context, layer, std::move(weight), {desc, desc}, made, &progress, weights);
+    LayerError error;
+    quantize_layer(context, layer, std::move(weight), {desc, desc}, made, &progress, &error,
+                   weights);
     check(qk_writer_finish(made, &message), "", message.text);
     return {io_test::read_file(path), error};
 }

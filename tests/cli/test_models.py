@@ -169,7 +169,7 @@ class Models(Case):
                  "the group of 64"),
                 (qwen, [*int4, "--exclude", "*.experts.1.up_proj"], {}, ": --exclude"),
                 (qwen, int4, single, f": {LAYER}.mlp.experts.1.up_proj is there too"),
-                (qwen, int4, turned, ""), (qwen, int4, none, ""), ("{}", int4, {}, ""),
+                (qwen, int4, turned, ", transposed"), (qwen, int4, none, ""), ("{}", int4, {}, ""),
                 ('{"model_type": "mixtral"}', [*int4, "--exclude", "none"], {}, "")):
             more = {"model.b.weight": ("F32", [8, 64], floats([1] * 512)), **more}
             model, _each = self.mixture(config, **more)

@@ -64,6 +64,9 @@ MODELS = {
         **EXPERTS, moe_intermediate_size=64, shared_expert_intermediate_size=128),
     "mixtral": lambda: transformers.MixtralConfig(**SMALL, num_local_experts=4),
     "gpt_oss": gpt_oss,
+    "llama4": lambda: transformers.Llama4TextConfig(
+        **SMALL, intermediate_size_mlp=256, num_local_experts=4, num_experts_per_tok=1,
+        interleave_moe_layer_step=1),
     "deepseek_v4": deepseek_v4,
 }
 

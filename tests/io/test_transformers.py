@@ -10,7 +10,9 @@ import sys
 import tempfile
 import unittest
 
-from small_models import logits_of, run_qk, save_model, torch, transformers
+from safetensors.torch import save_file
+
+from small_models import logits_of, run_qk, save_model, tensors_of, torch, transformers
 
 try:
     import accelerate  # noqa: F401  (bitsandbytes needs it inside transformers)
@@ -94,6 +96,42 @@ class RoundTrip(unittest.TestCase):
                 with self.subTest(model=name, form=form):
                     found, expected = (logits_of(folder, dtype=dtype) for folder in (out, twin))
                     self.assertEqual(distance(found, expected), 0)
+
+    def test_experts_of_gpt_oss(self):
+        """In its own MXFP4, from the transposed experts that transformers saves."""
+        dense, out, twin = (self.folder / f"gpt_oss-{end}" for end in ("bf16", "own", "own-dense"))
+        save_model("gpt_oss", dense, torch.bfloat16)
+        done = run_qk("quantize", dense, out, "--format", "mxfp4", "--dialect", "gpt-oss")
+        self.assertEqual(done["quantized_layers"], 4)
+        run_qk("dequantize", out, twin)
+        found, expected, before = (logits_of(folder, dtype=torch.bfloat16)
+                                   for folder in (out, twin, dense))
+        self.assertEqual(distance(found, expected), 0)
+        self.assertGreater(distance(found, before), BOUND, "nothing was rounded")
+
+    def test_experts_of_llama4(self):
+        """Linear layers in quantized models, where dense ones are transposed in two tensors."""
+        dense, out, twin = (self.folder / f"llama4{end}" for end in ("", "-out", "-twin"))
+        save_model("llama4", dense, torch.float32)
+        before = logits_of(dense)
+        for dialect in ("nf4", "nf4_nested", "fp4", "int4", "int4_row", "int4_asymmetric"):
+            with self.subTest(dialect=dialect):
+                done = run_qk("quantize", dense, out, *DIALECTS[dialect], "--force")
+                self.assertEqual(done["quantized_layers"], 2 * (4 + 3 + 4 * 3))
+                run_qk("dequantize", out, twin, "--force")
+                decoded = tensors_of(twin)
+                for layer in range(2):
+                    name = f"model.layers.{layer}.feed_forward.experts"
+                    gate, up, down = (torch.stack([
+                        decoded.pop(f"{name}.{e}.{part}_proj.weight").t() for e in range(4)])
+                        for part in ("gate", "up", "down"))
+                    decoded[f"{name}.gate_up_proj"] = torch.cat((gate, up), 2).contiguous()
+                    decoded[f"{name}.down_proj"] = down.contiguous()
+                save_file(decoded, twin / "model.safetensors", metadata={"format": "pt"})
+                found, expected = logits_of(out, **loading(dialect)), logits_of(twin)
+                print(f"llama4      {dialect:16} {distance(found, expected):.1e}", flush=True)
+                self.assertLess(distance(found, expected), BOUND)
+                self.assertGreater(distance(found, before), BOUND, "nothing was rounded")
 
     def test_converted(self):
         for name in ("llama", "qwen2_tied", "gemma"):

@@ -171,26 +171,40 @@ class Written(unittest.TestCase):
                     self.check_gptq(tensors, section, dense)
 
     def test_gguf(self):
+        for kind in ("q4_0", "q8_0"):
+            self.check_gguf(kind, self.folder / "source", self.source(torch.bfloat16))
+
+    def test_gguf_of_fused_experts(self):
+        """[E,2n,k] and [E,k,n], as they are and transposed: one tensor of three dimensions."""
+        experts, path = "model.layers.0.mlp.experts", self.folder / "experts.safetensors"
+        for turned in (False, True):
+            weights = {f"{experts}.{name}.weight": (torch.randn(3, n, k) * 0.1).bfloat16()
+                       for name, n, k in (("gate_up_proj", 192, 64), ("down_proj", 64, 96))}
+            save_file({name.removesuffix(".weight"): (weight.mT if turned else weight).contiguous()
+                       for name, weight in weights.items()}, path)
+            for kind in ("q4_0", "q8_0"):
+                self.check_gguf(kind, path, weights)
+
+    def check_gguf(self, kind, source, weights):
+        """The package decodes what qk quantizes to qk's bits, and has the same records."""
         try:
             import gguf
         except ImportError as error:
             self.skipTest(str(error))
-        for kind in ("q4_0", "q8_0"):
-            weights = self.source(torch.bfloat16)
-            out, dense = self.folder / "out.gguf", self.folder / "dense.safetensors"
-            run_qk("quantize", self.folder / "source", out, "--force", "--format", kind)
-            run_qk("dequantize", out, dense, "--force", "--dtype", "f32")
-            decoded, found = load_file(dense), gguf.GGUFReader(str(out)).tensors
-            self.assertEqual({tensor.name for tensor in found}, set(weights))
-            for tensor in found:
-                expected = decoded[tensor.name]
-                self.assertEqual(tensor.tensor_type.name.lower(), kind)
-                self.assertEqual(tuple(reversed(tensor.shape.tolist())), tuple(expected.shape))
-                values = torch.from_numpy(gguf.quants.dequantize(tensor.data, tensor.tensor_type))
-                self.assertTrue(same_bits(values.reshape(expected.shape), expected), tensor.name)
-                records = gguf.quants.quantize(weights[tensor.name].float().numpy(),
-                                               tensor.tensor_type)
-                self.assertEqual(records.tobytes(), tensor.data.tobytes(), tensor.name)
+        out, dense = self.folder / "out.gguf", self.folder / "dense.safetensors"
+        run_qk("quantize", source, out, "--force", "--format", kind)
+        run_qk("dequantize", out, dense, "--force", "--dtype", "f32")
+        decoded, found = load_file(dense), gguf.GGUFReader(str(out)).tensors
+        self.assertEqual({tensor.name for tensor in found}, set(weights))
+        for tensor in found:
+            expected = decoded[tensor.name]
+            self.assertEqual(tensor.tensor_type.name.lower(), kind)
+            self.assertEqual(tuple(reversed(tensor.shape.tolist())), tuple(expected.shape))
+            values = torch.from_numpy(gguf.quants.dequantize(tensor.data, tensor.tensor_type))
+            self.assertTrue(same_bits(values.reshape(expected.shape), expected), tensor.name)
+            records = gguf.quants.quantize(weights[tensor.name].float().numpy(),
+                                           tensor.tensor_type)
+            self.assertEqual(records.tobytes(), tensor.data.tobytes(), tensor.name)
 
     def check_compressed(self, dtype, tensors, section, dense):
         """The package has tensors of these types and shapes, and decodes ours to these weights."""

@@ -1,0 +1,291 @@
+"""Experts in two dense tensors: as they are, transposed, into gpt-oss's tensors and GGUF's."""
+import json
+import math
+import struct
+import unittest
+from array import array
+
+from harness import Case, floats, read, safetensors
+
+EXPERTS = "model.layers.0.mlp.experts"
+GATE_UP, DOWN = f"{EXPERTS}.gate_up_proj", f"{EXPERTS}.down_proj"
+GPT_OSS = ["--format", "mxfp4", "--dialect", "gpt-oss"]
+GGUF_TYPES = {0: ("F32", 1, 4), 2: ("Q4_0", 32, 18), 8: ("Q8_0", 32, 34), 39: ("MXFP4", 32, 17)}
+WIDTHS = {"F32": "I", "F16": "H", "BF16": "H"}
+
+
+def weights(dtype, count, seed):
+    """Some that are no multiples of each other, as bytes."""
+    some = min(count, 10007)  # a prime: rows and experts differ
+    values = [((seed + 7 * i) % 253 - 126) * 2.0 ** (i * 11 % 17 - 12) for i in range(some)]
+    words = array("I", floats(values))
+    if dtype == "F16":
+        words = array("H", struct.pack(f"<{some}e", *values))
+    if dtype == "BF16":
+        words = array("H", (word >> 16 for word in words))
+    return (words * (count // some + 1))[:count].tobytes()
+
+
+def turned(tensor):
+    """[E,k,n] as [E,n,k], or the other way."""
+    dtype, (experts, rows, columns), data = tensor
+    words = array(WIDTHS[dtype], data)
+    size, out = rows * columns, array(WIDTHS[dtype])
+    for e in range(experts):
+        expert = words[e * size:(e + 1) * size]
+        for column in range(columns):
+            out += expert[column::columns]
+    return dtype, [experts, columns, rows], out.tobytes()
+
+
+def joined(tensor):
+    dtype, (experts, n, k), data = tensor
+    return dtype, [experts * n, k], data
+
+
+def read_gguf(path):
+    """{name: (type, shape, bytes)}; of types that are not listed, no bytes."""
+    content, at = path.read_bytes(), 24
+    count, pairs = struct.unpack_from("<QQ", content, 8)
+
+    def number(form):
+        nonlocal at
+        value, = struct.unpack_from("<" + form, content, at)
+        at += struct.calcsize("<" + form)
+        return value
+
+    def text():
+        nonlocal at
+        size = number("Q")
+        at += size
+        return content[at - size:at].decode()
+
+    for _ in range(pairs):
+        text()
+        assert number("I") == 8  # a string
+        text()
+    found = []
+    for _ in range(count):
+        name = text()
+        shape = [number("Q") for _ in range(number("I"))][::-1]
+        found.append((name, shape, number("I"), number("Q")))
+    begin, tensors = -(-at // 32) * 32, {}
+    for name, shape, kind, offset in found:
+        word, codes, size = GGUF_TYPES.get(kind, (str(kind), 1, 0))
+        data = content[begin + offset:][:math.prod(shape) // codes * size]
+        tensors[name] = (word, shape, data)
+    return tensors
+
+
+class Fused(Case):
+    def model(self, tensors, model_type="gpt_oss", name="model"):
+        folder = self.folder / name
+        folder.mkdir(exist_ok=True)
+        self.write(f"{name}/model.safetensors", safetensors(tensors))
+        config = {"model_type": model_type} if model_type else {}
+        self.write(f"{name}/config.json", json.dumps(config).encode())
+        return folder
+
+    def pair(self, dtype="BF16", experts=3, n=64, k=96):
+        """gate_up_proj [E,2n,k] and down_proj [E,k,n]."""
+        return {GATE_UP: (dtype, [experts, 2 * n, k], weights(dtype, experts * 2 * n * k, 3)),
+                DOWN: (dtype, [experts, k, n], weights(dtype, experts * n * k, 11))}
+
+    def transposed(self, *options, **sizes):
+        return {name: turned(tensor) for name, tensor in self.pair(*options, **sizes).items()}
+
+    def as_layers(self, pair):
+        """The rows of all experts as a plain layer, under the same name."""
+        return {f"{name}.weight": joined(tensor) for name, tensor in pair.items()}
+
+    def test_transposed_become_gpt_oss(self):
+        """The bytes of the transposed weights as plain layers; 2112 x 2048 is transposed in two
+        pieces an expert."""
+        for dtype, sizes in (("F32", {}), ("F16", {}), ("BF16", {}),
+                             ("BF16", {"experts": 1, "n": 32, "k": 32}),
+                             ("BF16", {"experts": 2, "n": 1056, "k": 2048})):
+            pair = self.pair(dtype, **sizes)
+            bias = ("F32", [1, 2], bytes(8))  # not looked at: it is copied
+            model = self.model({**{name: turned(tensor) for name, tensor in pair.items()},
+                                f"{GATE_UP}_bias": bias})
+            plain = self.model(self.as_layers(pair), name="plain")
+            out, twin = self.folder / "out", self.folder / "twin"
+            done = self.run_json("quantize", model, out, *GPT_OSS, "--force")
+            same = self.run_json("quantize", plain, twin, "--format", "mxfp4", "--exclude", "none",
+                                 "--force")
+            self.assertEqual((done["error"], done["layers"]), (same["error"], same["layers"]))
+            self.assertEqual((done["dialect"], done["quantized_layers"]), ("gpt-oss", 2))
+            written, expected = read(out), read(twin)
+            self.assertEqual(set(written), {f"{GATE_UP}_bias", *(
+                name + part for name in pair for part in ("_blocks", "_scales"))})
+            self.assertEqual(written[f"{GATE_UP}_bias"], bias)
+            for name, (_, (experts, n, k), _) in pair.items():
+                self.assertEqual(written[f"{name}_blocks"],
+                                 ("U8", [experts, n, k // 32, 16],
+                                  expected[f"{name}.weight_packed"][2]))
+                self.assertEqual(written[f"{name}_scales"],
+                                 ("U8", [experts, n, k // 32], expected[f"{name}.weight_scale"][2]))
+
+    def test_gpt_oss_reads_what_it_wrote(self):
+        pair = self.pair()
+        model = self.model({**{name: turned(tensor) for name, tensor in pair.items()},
+                            f"{EXPERTS}.other.weight": ("F32", [4, 32], bytes(512))})
+        out, back, twin = (self.folder / name for name in ("out", "back", "twin"))
+        done = self.run_json("quantize", model, out, *GPT_OSS)
+        self.assertEqual({entry["name"]: entry["reason"] for entry in done["dense"]},
+                         {f"{EXPERTS}.other.weight": "gpt-oss has fused experts alone in 4 bits"})
+        section = json.loads((out / "config.json").read_text())["quantization_config"]
+        self.assertEqual(section, {"modules_to_not_convert": [f"{EXPERTS}.other", "lm_head"],
+                                   "quant_method": "mxfp4"})
+        mixture, = self.run_json("inspect", out)["experts"]
+        self.assertEqual((mixture["name"], mixture["experts"], mixture["loadable"]),
+                         (EXPERTS, 3, True))
+        self.assertEqual([(p["dialect"], p["shape"]) for p in mixture["projections"]],
+                         [("gpt-oss", [3, 96, 64]), ("gpt-oss", [3, 128, 96])])
+        self.assertTrue(self.run_json("verify", out)["sound"])
+        # Back to [E,k,2n] and [E,n,k], and from there to the same numbers again.
+        self.run_qk("dequantize", out, back)
+        plain = self.model(self.as_layers(pair), name="plain")
+        self.run_qk("quantize", plain, twin, "--format", "mxfp4", "--exclude", "none")
+        self.run_qk("dequantize", twin, self.folder / "twin-back")
+        decoded = read(self.folder / "twin-back")
+        for name, tensor in pair.items():
+            dtype, shape, data = read(back)[name]
+            self.assertEqual(joined(turned((dtype, shape, data))), decoded[f"{name}.weight"])
+        self.run_qk("quantize", back, self.folder / "again", *GPT_OSS)
+        self.run_qk("dequantize", self.folder / "again", self.folder / "again-back")
+        again = read(self.folder / "again-back")
+        for name, (_, _, data) in read(back).items():
+            if name in pair:  # a weight of -0 becomes 0
+                words = array("H", (0 if word == 0x8000 else word for word in array("H", data)))
+                self.assertEqual(array("H", again[name][2]), words)
+
+    def test_what_gpt_oss_has_no_word_for(self):
+        both, straight = self.transposed(), self.pair()
+        narrow = self.transposed(n=48)
+        other = {"model.layers.1.mlp.experts." + name.rsplit(".", 1)[1]: tensor
+                 for name, tensor in both.items()}
+        out = self.folder / "out"
+        said = self.fails(4, "quantize", self.model(both, "llama4"), out, *GPT_OSS)
+        self.assertIn("model_type llama4; only gpt_oss models are read in the dialect", said)
+        self.assertIn(f"no layer can be quantized ({EXPERTS}: fused experts: gpt-oss's are "
+                      "transposed)", self.fails(1, "quantize", self.model(straight), out, *GPT_OSS))
+        self.assertIn("fused experts, transposed: rows of 48, no multiple of the group of 32",
+                      self.fails(1, "quantize", self.model(narrow), out, *GPT_OSS))
+        self.assertIn("that of mxfp4 is 32", self.fails(2, "quantize", self.model(both), out,
+                                                        *GPT_OSS, "--group", "64"))
+        self.run_qk("quantize", self.model({**both, **other}), out, *GPT_OSS, "--exclude",
+                    "*.0.*.down_proj")
+        section = json.loads((out / "config.json").read_text())["quantization_config"]
+        self.assertEqual(section["modules_to_not_convert"], [EXPERTS, "lm_head"])
+        written = read(out)
+        self.assertEqual(written[GATE_UP], both[GATE_UP])
+        self.assertIn("model.layers.1.mlp.experts.down_proj_blocks", written)
+        # Other dialects leave them, and say which one would not.
+        layer = {"model.a.weight": ("F32", [8, 64], floats([1] * 512))}
+        for options in ([], ["--format", "mxfp4"], ["--format", "int4", "--group", "32"]):
+            for kind, hint in (("gpt_oss", ": --format mxfp4 --dialect gpt-oss takes them"),
+                               ("qwen3_vl_moe", "")):
+                done = self.run_json("quantize", self.model({**both, **layer}, kind), out, *options,
+                                     "--force")
+                kept = {entry["name"]: entry["reason"] for entry in done["dense"]}
+                self.assertEqual(kept[GATE_UP], "fused experts, transposed" + hint)
+                self.assertEqual(read(out)[GATE_UP], both[GATE_UP])
+
+    def test_llama4_has_layers_an_expert(self):
+        """Halves of columns, with the bytes that they have as layers of their own."""
+        for sizes in ({}, {"experts": 1, "n": 1056, "k": 2048}):
+            pair, each = self.pair(**sizes), {}
+            for part, name, first in (("gate_proj", GATE_UP, 0), ("up_proj", GATE_UP, 1),
+                                      ("down_proj", DOWN, 0)):
+                dtype, (experts, rows, k), data = pair[name]
+                rows //= 2 if name == GATE_UP else 1
+                size = 2 * rows * k
+                for e in range(experts):
+                    at = e * len(data) // experts + first * size
+                    each[f"{EXPERTS}.{e}.{part}.weight"] = (dtype, [rows, k], data[at:at + size])
+            model = self.model({name: turned(tensor) for name, tensor in pair.items()}, "llama4")
+            single = self.model(each, "", "each")
+            out, twin = self.folder / "out", self.folder / "twin"
+            for options in (["int4", "--group", "32"], ["int4", "--group", "32", "--asymmetric"],
+                            ["int8"], ["mxfp4"], ["nvfp4"], ["nf4"], ["fp4", "--nested"],
+                            ["nf4", "--group", "1024"]):
+                done = self.run_json("quantize", model, out, "--format", *options, "--force")
+                same = self.run_json("quantize", single, twin, "--format", *options, "--exclude",
+                                     "none", "--force")
+                self.assertEqual((done["error"], done["layers"]), (same["error"], same["layers"]))
+                self.assertEqual(read(out), read(twin), options)
+        # What would stay dense would not load.
+        model = self.model({name: turned(tensor) for name, tensor in self.pair().items()}, "llama4")
+        for options, why in ((["--group", "64"], "rows of 96, no multiple of the group of 64, and "
+                              "transformers does not load dense ones of llama4; with --exclude"),
+                             (["--group", "32", "--include", f"{EXPERTS}.0.*"], "fused experts, transposed, and")):
+            self.assertIn(f"{EXPERTS}: fused experts, transposed", self.fails(
+                4, "quantize", model, self.folder / "no", "--format", "int4", *options))
+            self.assertIn(why, self.fails(4, "quantize", model, self.folder / "no", "--format",
+                                          "int4", *options))
+        bad = {name: turned(tensor) for name, tensor in self.pair().items()}
+        data = bytearray(bad[GATE_UP][2])
+        data[-2:] = b"\x80\x7f"
+        bad[GATE_UP] = (*bad[GATE_UP][:2], bytes(data))
+        self.assertIn(f"{EXPERTS}.2.up_proj.weight: 1 value is NaN or infinite", self.fails(
+            1, "quantize", self.model(bad, "llama4"), self.folder / "no"))
+
+    def test_gguf_has_experts_of_three_dimensions(self):
+        for turn in (False, True):
+            pair = self.pair("F32", n=32)
+            model = self.model({name: turned(tensor) if turn else tensor
+                                for name, tensor in pair.items()}, "")
+            plain = self.model(self.as_layers(pair), "", "plain")
+            for form in ("q4_0", "q8_0"):
+                out, twin = self.folder / "out.gguf", self.folder / "twin.gguf"
+                self.run_qk("quantize", model, out, "--format", form, "--force")
+                self.run_qk("quantize", plain, twin, "--format", form, "--exclude", "none",
+                            "--force")
+                expected = {name: (kind, pair[name.removesuffix(".weight")][1], data)
+                            for name, (kind, _, data) in read_gguf(twin).items()}
+                self.assertEqual(read_gguf(out), expected)
+                mixture, = self.run_json("inspect", out)["experts"]
+                self.assertEqual((mixture["name"], mixture["experts"], mixture["loadable"]),
+                                 (EXPERTS, 3, True))
+                self.assertEqual([(p["name"], p["shape"]) for p in mixture["projections"]],
+                                 [(DOWN, [3, 96, 32]), (GATE_UP, [3, 64, 96])])
+                self.assertTrue(self.run_json("verify", out)["sound"])
+                back = self.folder / "back.safetensors"
+                self.run_qk("dequantize", out, back, "--force")
+                self.assertEqual(read(back)[f"{GATE_UP}.weight"][1], [3, 64, 96])
+        self.assertIn("rows of 16, no multiple of the group of 32", self.fails(
+            1, "quantize", self.model(self.pair(n=16)), self.folder / "no.gguf", "--format",
+            "q4_0"))
+
+    def test_hostile_files(self):
+        both, out = self.transposed(), self.folder / "out"
+        bad = bytearray(both[DOWN][2])
+        bad[-2:] = b"\xc0\x7f"
+        self.assertIn(f"{DOWN}: 1 value is NaN or infinite, which no scale can hold", self.fails(
+            1, "quantize", self.model({**both, DOWN: (*both[DOWN][:2], bytes(bad))}), out,
+            *GPT_OSS))
+        there = {f"{DOWN}_scales": ("F32", [2], bytes(8))}
+        self.assertIn(f"fused experts, transposed: {DOWN} is there too", self.fails(
+            1, "quantize", self.model({**both, **there}), out, *GPT_OSS))
+        long = {name.replace("model.", "m" * 25 + "."): tensor for name, tensor in both.items()}
+        self.assertIn("ggml's names have at most 63 bytes", self.fails(
+            4, "quantize", self.model(long), self.folder / "out.gguf", "--format", "q4_0"))
+        whole = safetensors(both)
+        for end in (7, 100, len(whole) - 1):
+            path = self.write("cut.safetensors", whole[:end])
+            for command in (["inspect", path], ["quantize", path, out, *GPT_OSS]):
+                self.assertIn("cut.safetensors: ", self.fails(3, *command))
+
+    def test_more_experts_than_any_model_has(self):
+        count = 300000
+        model = self.model({GATE_UP: ("F16", [count, 2, 1], bytes(4 * count)),
+                            DOWN: ("F16", [count, 1, 1], bytes(2 * count)),
+                            "model.a.weight": ("F32", [8, 64], floats([1] * 512))}, "qwen3_moe")
+        self.run_json("inspect", model)
+        done = self.run_json("quantize", model, self.folder / "out", "--format", "int8")
+        self.assertEqual((done["quantized_layers"], len(done["dense"])), (1, 2))
+
+
+if __name__ == "__main__":
+    unittest.main()
