@@ -1,8 +1,10 @@
 #include <algorithm>
 #include <cctype>
 #include <cstdio>
+#include <map>
 
 #include "commands.hpp"
+#include "fused.hpp"
 #include "json.hpp"
 #include "mixtures.hpp"
 
@@ -96,6 +98,25 @@ Row experts_row(const qk_file_tensor &tensor) {
             "no: " + plural(tensor.shape[0], "expert") + " in one tensor, no layer"};
 }
 
+// "2 x (gate_up_proj 64 x 64, down_proj 64 x 32)"
+Row fused_row(const FusedExperts &fused) {
+    std::string shapes, loads = "no: fused experts, no layers";
+    for (const qk_file_tensor *tensor : {&fused.gate_up, &fused.down}) {
+        shapes += (shapes.empty() ? "" : ", ") +
+                  std::string(tensor->name).substr(fused.name.size() + 1) + " " +
+                  shape_name(tensor->shape + 1, 2);
+    }
+    if (fused.transposed) loads = "no: fused experts, transposed, no layers";
+    return {printable(fused.name),
+            "dense",
+            dtype_name(fused.gate_up),
+            std::to_string(fused.gate_up.shape[0]) + " x (" + shapes + ")",
+            "-",
+            "-",
+            human_bytes(double(fused.gate_up.bytes + fused.down.bytes)),
+            loads};
+}
+
 // Where a name is very long, its row sticks out: the others stay readable.
 void print_table(const std::vector<Row> &rows) {
     constexpr size_t kWidest = 60;
@@ -125,8 +146,18 @@ struct Contents {
     std::vector<qk_layer> layers;
     std::vector<Mixture> mixtures;
     std::vector<qk_file_tensor> tensors, experts;
+    std::vector<FusedExperts> fused;  // pairs of experts
     Method method;
 };
+
+// By the names of tensors, the pair that each is one of.
+std::map<std::string, const FusedExperts *> pairs_of(const std::vector<FusedExperts> &all) {
+    std::map<std::string, const FusedExperts *> pairs;
+    for (const FusedExperts &fused : all) {
+        for (const char *name : {fused.gate_up.name, fused.down.name}) pairs[name] = &fused;
+    }
+    return pairs;
+}
 
 struct Totals {
     int64_t quantized = 0, refused = 0, layer_bytes = 0, expert_bytes = 0, tensor_bytes = 0;
@@ -220,8 +251,13 @@ void print_json(const Checkpoint &checkpoint, const InspectOptions &options,
     }
     json_set(root, "experts", std::move(mixtures));
     Json experts = json_new_array();
+    const auto pairs = pairs_of(contents.fused);
     for (const qk_file_tensor &tensor : contents.experts) {
-        json_append(experts, tensor_json(tensor));
+        Json object = tensor_json(tensor);
+        const auto pair = pairs.find(tensor.name);
+        json_set(object, "mixture", pair == pairs.end() ? "" : pair->second->name);
+        json_set(object, "transposed", pair != pairs.end() && pair->second->transposed);
+        json_append(experts, std::move(object));
     }
     json_set(root, "fused_experts", std::move(experts));
     json_set(root, "fused_expert_bytes", totals.expert_bytes);
@@ -254,7 +290,11 @@ void print_layers(const Checkpoint &checkpoint, const Contents &contents) {
     for (const Mixture &mixture : contents.mixtures) {
         rows.push_back(mixture_row(checkpoint, mixture));
     }
-    for (const qk_file_tensor &tensor : contents.experts) rows.push_back(experts_row(tensor));
+    for (const FusedExperts &fused : contents.fused) rows.push_back(fused_row(fused));
+    const auto pairs = pairs_of(contents.fused);
+    for (const qk_file_tensor &tensor : contents.experts) {
+        if (pairs.count(tensor.name) == 0) rows.push_back(experts_row(tensor));
+    }
     print_table(rows);
     std::printf("\n");
 }
@@ -281,12 +321,11 @@ void print_totals(const Contents &contents) {
 
 ExitCode run_inspect(const CommonOptions &common, const InspectOptions &options) {
     const Checkpoint checkpoint = open_checkpoint(options.file);
-    Contents contents = {all_layers(checkpoint),
-                         all_mixtures(checkpoint),
-                         all_tensors(checkpoint),
-                         {},
-                         method_of(checkpoint)};
+    Contents contents = {
+        all_layers(checkpoint), all_mixtures(checkpoint), all_tensors(checkpoint), {}, {},
+        method_of(checkpoint)};
     contents.experts = fused_experts(contents.tensors);
+    contents.fused = find_fused(contents.tensors);
     if (common.json) {
         print_json(checkpoint, options, contents);
         return kOk;

@@ -258,6 +258,60 @@ class Fused(Case):
             1, "quantize", self.model(self.pair(n=16)), self.folder / "no.gguf", "--format",
             "q4_0"))
 
+    def test_a_pair_is_one_line(self):
+        other = {"model.layers.1.mlp.experts.down_proj": ("F16", [2, 4, 8], bytes(128))}
+        for turn in (False, True):
+            pair = {name: turned(tensor) if turn else tensor
+                    for name, tensor in self.pair().items()}
+            model = self.model({**pair, **other})
+            found = self.run_json("inspect", model)
+            self.assertEqual([(t["name"], t["shape"], t["mixture"], t["transposed"])
+                              for t in found["fused_experts"]],
+                             [(DOWN, pair[DOWN][1], EXPERTS, turn),
+                              (GATE_UP, pair[GATE_UP][1], EXPERTS, turn),
+                              ("model.layers.1.mlp.experts.down_proj", [2, 4, 8], "", False)])
+            self.assertEqual(found["experts"], [])
+            lines = [line.split("  ") for line in self.run_qk("inspect", model).stdout.splitlines()
+                     if "experts" in line]
+            cells = [[cell.strip() for cell in line if cell.strip()] for line in lines]
+            shapes = ("gate_up_proj 96 x 128, down_proj 64 x 96" if turn else
+                      "gate_up_proj 128 x 96, down_proj 96 x 64")
+            self.assertEqual(cells, [
+                [EXPERTS, "dense", "bf16", f"3 x ({shapes})", "-", "-", "110.6 kB",
+                 "no: fused experts, transposed, no layers" if turn else
+                 "no: fused experts, no layers"],
+                ["model.layers.1.mlp.experts.down_proj", "dense", "f16", "2 x 4 x 8", "-", "-",
+                 "128 B", "no: 2 experts in one tensor, no layer"],
+                cells[2]])
+            self.assertIn("3 tensors of fused experts, 110.7 kB; ", cells[2][0])
+
+    def test_what_is_no_pair(self):
+        """Every tensor stays as it is, and is listed by itself."""
+        straight, other = self.pair(), self.transposed()
+        half = ("F16", [3, 96, 64], bytes(2 * 3 * 96 * 64))
+        none = {GATE_UP: ("BF16", [0, 128, 96], b""), DOWN: ("BF16", [0, 96, 64], b"")}
+        huge = 2 ** 62  # times 2 is no int64
+        empty = {GATE_UP: ("BF16", [0, 0, huge], b""), DOWN: ("BF16", [0, huge, 0], b"")}
+        layer = {"model.a.weight": ("F32", [8, 64], floats([1] * 512))}
+        for tensors in ({GATE_UP: straight[GATE_UP]}, {DOWN: other[DOWN]},
+                        {GATE_UP: straight[GATE_UP], DOWN: other[DOWN]},
+                        {GATE_UP: other[GATE_UP], DOWN: straight[DOWN]},
+                        {GATE_UP: straight[GATE_UP], DOWN: half}, none, empty,
+                        {GATE_UP: straight[GATE_UP], DOWN: ("BF16", [1, 96, 64], bytes(12288))},
+                        {f"{GATE_UP}.weight": straight[GATE_UP], f"{DOWN}.weight": straight[DOWN]},
+                        {f"x{EXPERTS}_gate_up_proj": straight[GATE_UP], DOWN: straight[DOWN]}):
+            model = self.model(tensors)
+            found = self.run_json("inspect", model)["fused_experts"]
+            self.assertEqual({t["name"]: t["mixture"] for t in found}, dict.fromkeys(tensors, ""))
+            self.assertIn("no layer can be quantized\n", self.fails(
+                1, "quantize", model, self.folder / "out", *GPT_OSS))
+            model, out = self.model({**tensors, **layer}, ""), self.folder / "out.gguf"
+            if tensors in (none, empty):
+                continue
+            self.run_qk("quantize", model, out, "--format", "q8_0", "--force")
+            self.assertEqual({name for name, (kind, _, _) in read_gguf(out).items()
+                              if kind == "Q8_0"}, {"model.a.weight"})
+
     def test_hostile_files(self):
         both, out = self.transposed(), self.folder / "out"
         bad = bytearray(both[DOWN][2])
