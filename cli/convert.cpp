@@ -84,14 +84,16 @@ void join_flags(std::vector<Job> *jobs) {
     }
 }
 
-// Experts in one layer have a bias of all, [experts,n]; written is one of all rows, X.bias.
-void flatten_bias(const qk_layer &layer, Plan *plan) {
+// Experts in one layer have a bias of all, [experts,n]. Written is X.bias, of all rows where the
+// dialect has no word for experts.
+void rename_bias(const Target &target, const qk_layer &layer, Plan *plan) {
     const bool gpt_oss = layer.dialect == QK_DIALECT_GPT_OSS;
     const std::string own = std::string(layer.name) + (gpt_oss ? "_bias" : ".bias");
     for (qk_file_tensor &tensor : plan->copy) {
         if (tensor.name != own || tensor.rank == 1) continue;
         plan->names.push_back(std::string(layer.name) + ".bias");
         tensor.name = plan->names.back().c_str();
+        if (is_gguf(target)) continue;
         tensor.rank = 1;
         tensor.shape = layer.desc.shape;
     }
@@ -129,7 +131,7 @@ Plan make_plan(const Target &target, const Checkpoint &checkpoint) {
         if (replaced.count(tensor.name) == 0) plan.copy.push_back(tensor);
     }
     for (const Job &job : plan.jobs) {
-        if (job.layer.has_bias != 0) flatten_bias(job.layer, &plan);
+        if (job.layer.has_bias != 0) rename_bias(target, job.layer, &plan);
     }
     return plan;
 }
@@ -162,11 +164,15 @@ void survey_zeros(const Target &target, const Checkpoint &checkpoint, const Cont
     }
 }
 
-void declare(const Target &target, const Plan &plan, const Output &output) {
+void declare(const Target &target, const Checkpoint &checkpoint, const Plan &plan,
+             const Output &output) {
     qk_io_message message = {};
     for (const qk_file_tensor &tensor : plan.copy) declare_copy(output, tensor);
     for (const Job &job : plan.jobs) {
-        check(qk_writer_declare_layer(output.writer(), target.dialect, job.layer.name, &job.desc,
+        qk_tensor_desc desc = job.desc;
+        const int64_t experts = is_gguf(target) ? experts_in(checkpoint, job.layer) : 0;
+        if (experts > 0) split_rows(&desc, experts);
+        check(qk_writer_declare_layer(output.writer(), target.dialect, job.layer.name, &desc,
                                       written_type(target, job), &message),
               "", message.text);
     }
@@ -196,6 +202,33 @@ void write_config(const Target &target, const Checkpoint &checkpoint, const Plan
           "", message.text);
 }
 
+// What vLLM reads and transformers passes over is written, and said.
+struct Unread {
+    std::string name, reason;
+};
+
+std::vector<Unread> unread_experts(const Target &target, const Plan &plan) {
+    std::vector<Unread> unread;
+    if (target.dialect != QK_DIALECT_COMPRESSED_TENSORS) return unread;
+    for (const Job &job : plan.jobs) {
+        const std::string reason = not_read_of_experts(job.desc);
+        if (reason.empty() || !is_expert(job.layer.name)) continue;
+        unread.push_back({job.layer.name, reason});
+    }
+    return unread;
+}
+
+Json unread_json(const std::vector<Unread> &unread) {
+    Json list = json_new_array();
+    for (const Unread &expert : unread) {
+        Json object = json_new_object();
+        json_set(object, "name", expert.name);
+        json_set(object, "reason", expert.reason);
+        json_append(list, std::move(object));
+    }
+    return list;
+}
+
 void report(const CommonOptions &common, const ConvertOptions &options, const Target &target,
             const Plan &plan, const Beside &beside, const Output &output) {
     const int64_t bytes_out = qk_writer_bytes(output.writer());
@@ -208,6 +241,7 @@ void report(const CommonOptions &common, const ConvertOptions &options, const Ta
         json_set(root, "copied_tensors", static_cast<int64_t>(plan.copy.size()));
         json_set(root, "input_bytes", plan.bytes_in);
         json_set(root, "output_bytes", bytes_out);
+        json_set(root, "unread_experts", unread_json(unread_experts(target, plan)));
         set_beside(root, beside);
         json_set(root, "removed", removed_json(output));
         json_print(root);
@@ -222,21 +256,13 @@ void report(const CommonOptions &common, const ConvertOptions &options, const Ta
     }
 }
 
-// What vLLM reads and transformers passes over is written, and said.
-void note_unread_experts(const CommonOptions &common, const Target &target, const Plan &plan) {
-    if (target.dialect != QK_DIALECT_COMPRESSED_TENSORS || common.quiet || common.json) return;
-    std::string first, why;
-    int64_t count = 0;
-    for (const Job &job : plan.jobs) {
-        const std::string not_read = not_read_of_experts(job.desc);
-        if (not_read.empty() || !is_expert(job.layer.name)) continue;
-        if (count++ == 0) first = job.layer.name, why = not_read;
-    }
-    if (count == 0) return;
+void note_unread(const CommonOptions &common, const std::vector<Unread> &unread) {
+    if (unread.empty() || common.quiet || common.json) return;
+    const std::string more = std::to_string(unread.size() - 1);
     std::fprintf(stderr, "qk: %s%s: %s, and computes with other weights; vLLM reads them\n",
-                 printable(first).c_str(),
-                 count == 1 ? "" : (" and " + std::to_string(count - 1) + " more").c_str(),
-                 why.c_str());
+                 printable(unread[0].name).c_str(),
+                 unread.size() == 1 ? "" : (" and " + more + " more").c_str(),
+                 unread[0].reason.c_str());
 }
 
 }  // namespace
@@ -253,7 +279,7 @@ ExitCode run_convert(const CommonOptions &common, const ConvertOptions &options)
     {
         Progress progress(common, plan.bytes_in);
         survey_zeros(target, checkpoint, context, &plan, &progress);
-        declare(target, plan, output);
+        declare(target, checkpoint, plan, output);
         beside = copy_beside(options.input, checkpoint, &output, &progress);
         for (const qk_file_tensor &tensor : plan.copy) write_copy(output, tensor, &progress);
         for (const Job &job : plan.jobs) {
@@ -264,7 +290,7 @@ ExitCode run_convert(const CommonOptions &common, const ConvertOptions &options)
         output.commit();
     }
     note_removed(common, output);
-    note_unread_experts(common, target, plan);
+    note_unread(common, unread_experts(target, plan));
     report(common, options, target, plan, beside, output);
     return kOk;
 }

@@ -258,6 +258,25 @@ class Fused(Case):
             1, "quantize", self.model(self.pair(n=16)), self.folder / "no.gguf", "--format",
             "q4_0"))
 
+    def test_gpt_oss_in_gguf_stays_experts(self):
+        """Their bias too: [E,n] under the layer's name."""
+        blocks = bytes(b for b in range(256) if b % 16 != 8 and b // 16 != 8)[:224]
+        source = self.model({f"{DOWN}_blocks": ("U8", [2, 7, 1, 16], blocks),
+                             f"{DOWN}_scales": ("U8", [2, 7, 1], bytes(range(100, 114))),
+                             f"{DOWN}_bias": ("F32", [2, 7], floats(range(14)))})
+        out, back = self.folder / "out.gguf", self.folder / "back"
+        self.run_qk("convert", source, out, "--to", "gguf")
+        found = read_gguf(out)
+        self.assertEqual({name: (kind, shape) for name, (kind, shape, _) in found.items()},
+                         {f"{DOWN}.weight": ("MXFP4", [2, 7, 32]), f"{DOWN}.bias": ("F32", [2, 7])})
+        self.run_qk("dequantize", out, self.folder / "a.safetensors", "--dtype", "f32")
+        self.run_qk("dequantize", source, self.folder / "b.safetensors", "--dtype", "f32")
+        self.assertEqual(turned(read(self.folder / "a.safetensors")[f"{DOWN}.weight"]),
+                         read(self.folder / "b.safetensors")[DOWN])
+        # Other dialects have no experts in one layer: there they are its rows.
+        self.run_qk("convert", out, back, "--to", "compressed-tensors")
+        self.assertEqual(read(back)[f"{DOWN}.bias"][1], [14])
+
     def test_a_pair_is_one_line(self):
         other = {"model.layers.1.mlp.experts.down_proj": ("F16", [2, 4, 8], bytes(128))}
         for turn in (False, True):

@@ -195,6 +195,12 @@ class Models(Case):
             said = self.run_qk("convert", gptq, out, "--to", "compressed-tensors").stderr
             self.assertIn(expected, said)
             self.assertEqual("transformers" in said, bool(zeros))
+            done = self.run_json("convert", gptq, out, "--to", "compressed-tensors", "--force")
+            self.assertEqual(done["unread_experts"], [
+                {"name": name, "reason": "transformers reads no zero points of experts"}
+                for name in names if zeros])
+            self.assertEqual(self.run_json("convert", out, self.folder / "awq", "--to", "awq",
+                                           "--force")["unread_experts"], [])
 
     def test_the_account(self):
         fused = ("F32", [2, 8, 32], WEIGHT[2] * 2)
