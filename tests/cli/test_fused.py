@@ -219,7 +219,8 @@ class Fused(Case):
         model = self.model({name: turned(tensor) for name, tensor in self.pair().items()}, "llama4")
         for options, why in ((["--group", "64"], "rows of 96, no multiple of the group of 64, and "
                               "transformers does not load dense ones of llama4; with --exclude"),
-                             (["--group", "32", "--include", f"{EXPERTS}.0.*"], "fused experts, transposed, and")):
+                             (["--group", "32", "--include", f"{EXPERTS}.0.*"],
+                              "fused experts, transposed, and")):
             self.assertIn(f"{EXPERTS}: fused experts, transposed", self.fails(
                 4, "quantize", model, self.folder / "no", "--format", "int4", *options))
             self.assertIn(why, self.fails(4, "quantize", model, self.folder / "no", "--format",

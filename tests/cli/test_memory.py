@@ -116,15 +116,28 @@ def check_quantize(folder, mebibytes, *sizes):
         written(folder, mebibytes, "quantize", path, "--format", *options)
 
 
+def transposed(name, n, k):
+    """Experts as transformers saves gpt-oss's, two of them."""
+    return {f"{name}.experts.gate_up_proj": ("BF16", [2, k, 2 * n], 8 * n * k),
+            f"{name}.experts.down_proj": ("BF16", [2, n, k], 4 * n * k)}
+
+
+def check_transposed(folder, mebibytes, *sizes):
+    path = model(folder, "transposed", transposed, *sizes)
+    written(folder, mebibytes, "quantize", path, "--format", "mxfp4", "--dialect", "gpt-oss")
+
+
 def main():
     with tempfile.TemporaryDirectory() as folder:
         if sys.argv[1] == "small":
             check_reading(folder, 96, (8192, 8192), 4, (1024, 1024))
             check_quantize(folder, 224, (32768, 8192), 4, (1024, 1024))
+            check_transposed(folder, 96, (8192, 8192), 4, (1024, 1024))
         else:
             sizes = (131072, 8192), 32, (8192, 8192)
             check_reading(folder, 512, *sizes)
             check_quantize(folder, 512, *sizes)
+            check_transposed(folder, 512, (16384, 32768), 4, (1024, 1024))
 
 
 main()
