@@ -1,5 +1,6 @@
 #include <algorithm>
 #include <cstdio>
+#include <cstring>
 #include <list>
 #include <map>
 
@@ -90,6 +91,13 @@ void refuse_idle_patterns(std::vector<qk_layer> layers, const std::vector<Fused>
     select_layers(layers, patterns);
 }
 
+// "X" of X_bias, the bias of fused experts X, which is X.bias beside a layer X; "" of others.
+std::string owner_of_bias(const qk_file_tensor &tensor) {
+    constexpr const char *kBias = "_bias";
+    const std::string name = tensor.name;
+    return ends_with(name, kBias) ? name.substr(0, name.size() - std::strlen(kBias)) : "";
+}
+
 // Declares every layer that is to be quantized.
 void plan_layers(const QuantizeOptions &options, const Scheme &scheme, const Checkpoint &checkpoint,
                  const Output &output, Plan *plan) {
@@ -130,12 +138,17 @@ void plan_layers(const QuantizeOptions &options, const Scheme &scheme, const Che
         throw Failure(kFailed, "nothing to do: no layer can be quantized" + why_none);
     }
     refuse_unlisted(scheme.dialect, plan->kept);
-    for (const qk_file_tensor &tensor : all_tensors(checkpoint)) {
+    for (qk_file_tensor tensor : all_tensors(checkpoint)) {
         plan->bytes_in += tensor.bytes;
         if (replaced.count(tensor.name) != 0) continue;
         const auto found = reasons.find(tensor.name);
-        const bool is_layer = found != reasons.end();
-        plan->copy.push_back({tensor, is_layer ? found->second : reason_by_shape(tensor)});
+        const std::string why = found != reasons.end() ? found->second : reason_by_shape(tensor);
+        const std::string owner = owner_of_bias(tensor);
+        if (scheme.dialect == QK_DIALECT_GGUF && replaced.count(owner) != 0) {
+            plan->names.push_back(owner + ".bias");
+            tensor.name = plan->names.back().c_str();
+        }
+        plan->copy.push_back({tensor, why});
     }
 }
 

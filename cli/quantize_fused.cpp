@@ -1,5 +1,7 @@
 #include "quantize_fused.hpp"
 
+#include <algorithm>
+
 #include "beside.hpp"
 #include "dense.hpp"
 
@@ -11,7 +13,7 @@ bool is_there(const Checkpoint &checkpoint, const DenseLayer &part) {
     qk_layer layer;
     if (qk_checkpoint_find_layer(checkpoint.get(), name, &layer, sizeof layer) == QK_OK)
         return true;
-    for (const char *suffix : {".weight", "_blocks", "_scales"}) {
+    for (const char *suffix : {".weight", ".bias", "_blocks", "_scales"}) {
         const std::string full = std::string(name) + suffix;
         qk_file_tensor tensor;
         if (qk_checkpoint_find_tensor(checkpoint.get(), full.c_str(), &tensor) == QK_OK)
@@ -31,6 +33,22 @@ std::vector<DenseLayer> parts_of(const Scheme &scheme, const std::string &type,
     const bool gpt_oss = scheme.dialect == QK_DIALECT_GPT_OSS && experts.transposed;
     if (gpt_oss || scheme.dialect == QK_DIALECT_GGUF) return all_together(experts);
     return {};
+}
+
+// Layers of all experts have a bias [E,n], X_bias; layers an expert none that is cut out of it.
+std::string why_bias_unfit(const Checkpoint &checkpoint, const DenseLayer &part,
+                           const std::string &tensor) {
+    const std::string name = tensor + "_bias";
+    qk_file_tensor bias;
+    if (qk_checkpoint_find_tensor(checkpoint.get(), name.c_str(), &bias) != QK_OK) return "";
+    if (part.experts == 0) return name + " is of all experts";
+    const int64_t sizes[] = {part.experts, part.layer.desc.shape[0] / part.experts};
+    const bool fits =
+        bias.rank == 2 && std::equal(sizes, sizes + 2, bias.shape) &&
+        (bias.dtype == QK_DTYPE_F32 || bias.dtype == QK_DTYPE_F16 || bias.dtype == QK_DTYPE_BF16);
+    if (fits) return "";
+    return name + " is " + bias.dtype_name + " " + shape_name(bias.shape, bias.rank) +
+           ", expected are floats " + shape_name(sizes, 2);
 }
 
 // Whether transformers joins a model's layers an expert. With --exclude the reader is the caller's
@@ -56,12 +74,16 @@ std::string why_kept(const QuantizeOptions &options, const Scheme &scheme, const
     if (joined && !joins_experts(options, type)) return fused;
     for (const DenseLayer &part : mixture.parts) {
         const qk_layer &layer = part.layer;
-        if (!options.include.empty() && !matches(options.include, layer.name)) return fused;
+        if (!options.include.empty() && !matches(options.include, layer.name))
+            return fused + ": no --include";
         if (matches(options.exclude, layer.name)) return fused + ": --exclude";
         if (is_there(checkpoint, part)) {
             return fused + ": " + layer.name + " is there too";
         }
-        std::string why = unfit(scheme, layer);
+        const bool is_down = ends_with(layer.name, ".down_proj");
+        const qk_file_tensor &from = is_down ? mixture.experts.down : mixture.experts.gate_up;
+        std::string why = why_bias_unfit(checkpoint, part, from.name);
+        if (why.empty()) why = unfit(scheme, layer);
         if (joined && !asked && why.empty()) {
             why = not_read_of_experts(describe_stored(options, scheme, layer).stored);
         }

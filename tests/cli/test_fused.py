@@ -105,7 +105,8 @@ class Fused(Case):
                              ("BF16", {"experts": 1, "n": 32, "k": 32}),
                              ("BF16", {"experts": 2, "n": 1056, "k": 2048})):
             pair = self.pair(dtype, **sizes)
-            bias = ("F32", [1, 2], bytes(8))  # not looked at: it is copied
+            experts, rows = pair[GATE_UP][1][:2]
+            bias = ("F32", [experts, rows], floats(range(experts * rows)))
             model = self.model({**{name: turned(tensor) for name, tensor in pair.items()},
                                 f"{GATE_UP}_bias": bias})
             plain = self.model(self.as_layers(pair), name="plain")
@@ -115,6 +116,7 @@ class Fused(Case):
                                  "--force")
             self.assertEqual((done["error"], done["layers"]), (same["error"], same["layers"]))
             self.assertEqual((done["dialect"], done["quantized_layers"]), ("gpt-oss", 2))
+            self.assertEqual([entry["reason"] for entry in done["dense"]], ["bias of experts"])
             written, expected = read(out), read(twin)
             self.assertEqual(set(written), {f"{GATE_UP}_bias", *(
                 name + part for name in pair for part in ("_blocks", "_scales"))})
@@ -220,7 +222,7 @@ class Fused(Case):
         for options, why in ((["--group", "64"], "rows of 96, no multiple of the group of 64, and "
                               "transformers does not load dense ones of llama4; with --exclude"),
                              (["--group", "32", "--include", f"{EXPERTS}.0.*"],
-                              "fused experts, transposed, and")):
+                              "fused experts, transposed: no --include, and")):
             self.assertIn(f"{EXPERTS}: fused experts, transposed", self.fails(
                 4, "quantize", model, self.folder / "no", "--format", "int4", *options))
             self.assertIn(why, self.fails(4, "quantize", model, self.folder / "no", "--format",
@@ -234,9 +236,9 @@ class Fused(Case):
 
     def test_gguf_has_experts_of_three_dimensions(self):
         for turn in (False, True):
-            pair = self.pair("F32", n=32)
-            model = self.model({name: turned(tensor) if turn else tensor
-                                for name, tensor in pair.items()}, "")
+            pair, bias = self.pair("F32", n=32), ("F32", [3, 96], floats(range(288)))
+            model = self.model({**{name: turned(tensor) if turn else tensor
+                                   for name, tensor in pair.items()}, f"{DOWN}_bias": bias}, "")
             plain = self.model(self.as_layers(pair), "", "plain")
             for form in ("q4_0", "q8_0"):
                 out, twin = self.folder / "out.gguf", self.folder / "twin.gguf"
@@ -245,12 +247,14 @@ class Fused(Case):
                             "--force")
                 expected = {name: (kind, pair[name.removesuffix(".weight")][1], data)
                             for name, (kind, _, data) in read_gguf(twin).items()}
+                expected[f"{DOWN}.bias"] = bias
                 self.assertEqual(read_gguf(out), expected)
                 mixture, = self.run_json("inspect", out)["experts"]
                 self.assertEqual((mixture["name"], mixture["experts"], mixture["loadable"]),
                                  (EXPERTS, 3, True))
-                self.assertEqual([(p["name"], p["shape"]) for p in mixture["projections"]],
-                                 [(DOWN, [3, 96, 32]), (GATE_UP, [3, 64, 96])])
+                self.assertEqual([(p["name"], p["shape"], p["has_bias"])
+                                  for p in mixture["projections"]],
+                                 [(DOWN, [3, 96, 32], True), (GATE_UP, [3, 64, 96], False)])
                 self.assertTrue(self.run_json("verify", out)["sound"])
                 back = self.folder / "back.safetensors"
                 self.run_qk("dequantize", out, back, "--force")
@@ -342,6 +346,14 @@ class Fused(Case):
         there = {f"{DOWN}_scales": ("F32", [2], bytes(8))}
         self.assertIn(f"fused experts, transposed: {DOWN} is there too", self.fails(
             1, "quantize", self.model({**both, **there}), out, *GPT_OSS))
+        for kind, said in (("F32", "F32 3 x 4"), ("I32", "I32 3 x 96")):
+            shape = [int(size) for size in said[4:].split(" x ")]
+            wrong = {f"{DOWN}_bias": (kind, shape, bytes(4 * shape[0] * shape[1]))}
+            self.assertIn(f"{DOWN}_bias is {said}, expected are floats 3 x 96", self.fails(
+                1, "quantize", self.model({**both, **wrong}), out, *GPT_OSS))
+        one = {f"{DOWN}_bias": ("F32", [3, 96], bytes(3 * 96 * 4))}
+        self.assertIn(f"{DOWN}_bias is of all experts, and transformers does not", self.fails(
+            4, "quantize", self.model({**both, **one}, "llama4"), out))
         long = {name.replace("model.", "m" * 25 + "."): tensor for name, tensor in both.items()}
         self.assertIn("ggml's names have at most 63 bytes", self.fails(
             4, "quantize", self.model(long), self.folder / "out.gguf", "--format", "q4_0"))
