@@ -88,7 +88,7 @@ qk_status declare_gguf(const char *name, qk_dtype dtype, int32_t rank, const int
     }
     const GgufType &type = *tensor->gguf;
     int64_t bytes = type.bytes;
-    for (int32_t i = 0; i < rank; ++i) {
+    for (int32_t i = rank; i-- > 0;) {  // as readers multiply: a 0 at the end hides no overflow
         const bool last = i + 1 == rank;
         const int64_t count = last ? shape[i] / type.elements : shape[i];
         if (shape[i] < 0 || (last && shape[i] % type.elements != 0) ||
@@ -128,11 +128,12 @@ qk_status write_gguf_header(qk_writer *w, qk_io_message *message) {
     qk_status status = replacement_write(&w->file, 0, header.to, header.size, message);
     w->memory.release(header.to);
     w->data_begin = static_cast<int64_t>(header.size);
-    // The last tensor is filled up as those in front are, which the file system does.
-    const uint8_t zeros[kAlignment] = {};
-    const size_t rest = static_cast<size_t>(aligned(end) - end);
-    if (status != QK_OK || rest == 0) return status;
-    return replacement_write(&w->file, w->data_begin + end, zeros, rest, message);
+    // The last tensor is filled up as those in front are, which the file system does. It may be
+    // empty: then this is what fills up the one before it. Data that belongs here comes later.
+    const uint8_t zero = 0;
+    const int64_t size = aligned(end);
+    if (status != QK_OK || size == 0) return status;
+    return replacement_write(&w->file, w->data_begin + size - 1, &zero, 1, message);
 }
 
 namespace {
