@@ -4,7 +4,7 @@
 
 namespace {
 
-constexpr const char *kGateUp = ".gate_up_proj", *kDown = ".down_proj", *kExperts = ".experts";
+constexpr const char *kGateUp = ".gate_up_proj", *kDown = ".down_proj", *kModule = ".experts";
 
 qk_format format_of(qk_dtype dtype) {
     if (dtype == QK_DTYPE_F32) return QK_FORMAT_F32;
@@ -58,7 +58,7 @@ std::vector<FusedExperts> find_fused(const std::vector<qk_file_tensor> &tensors)
     std::vector<FusedExperts> mixtures;
     for (const qk_file_tensor &gate_up : fused) {
         const std::string name = gate_up.name;
-        if (!ends_with(name, std::string(kExperts) + kGateUp)) continue;
+        if (!ends_with(name, std::string(kModule) + kGateUp)) continue;
         const std::string module = name.substr(0, name.size() - std::string(kGateUp).size());
         const auto down = by_name.find(module + kDown);
         if (down == by_name.end()) continue;
