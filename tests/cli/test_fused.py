@@ -319,6 +319,7 @@ class Fused(Case):
         layer = {"model.a.weight": ("F32", [8, 64], floats([1] * 512)),
                  "model.a.norm": ("F32", [3], floats([1] * 3))}
         for tensors in ({GATE_UP: straight[GATE_UP]}, {DOWN: other[DOWN]},
+                        {GATE_UP: ("BF16", [3, 64, 96], bytes(36864)), DOWN: straight[DOWN]},
                         {GATE_UP: straight[GATE_UP], DOWN: other[DOWN]},
                         {GATE_UP: other[GATE_UP], DOWN: straight[DOWN]},
                         {GATE_UP: straight[GATE_UP], DOWN: half}, none, empty,
