@@ -103,7 +103,7 @@ std::string reason_by_name(const std::string &layer) {
 std::string reason_by_shape(const qk_file_tensor &tensor) {
     const std::string name = tensor.name;
     if (is_plain(tensor.dtype)) return std::string(tensor.dtype_name) + ", no weights";
-    if (tensor.rank > 1 && matches({"*.experts.*"}, name)) {
+    if (tensor.rank > 1 && matches({"*.experts.*", "*_exps.*"}, name)) {
         return matches({"*_bias"}, name) ? "bias of experts" : "fused experts";
     }
     if (tensor.rank < 2) return "vector: norm, bias or scale";

@@ -309,6 +309,19 @@ class Fused(Case):
                 cells[2]])
             self.assertIn("3 tensors of fused experts, 110.7 kB; ", cells[2][0])
 
+    def test_dense_experts_of_llama_cpp(self):
+        """Listed as what they are; they stay dense."""
+        name = "blk.0.ffn_gate_exps.weight"
+        path = self.write("a.safetensors", safetensors({
+            name: ("F16", [2, 4, 32], bytes(512)),
+            "blk.0.attn_q.weight": ("F32", [4, 32], floats([1] * 128))}))
+        out = self.folder / "a.gguf"
+        done = self.run_json("quantize", path, out, "--format", "q8_0")
+        self.assertEqual([(t["name"], t["reason"]) for t in done["dense"]],
+                         [(name, "fused experts")])
+        found = self.run_json("inspect", out)["fused_experts"]
+        self.assertEqual([(t["name"], t["shape"]) for t in found], [(name, [2, 4, 32])])
+
     def test_what_is_no_pair(self):
         """Every tensor stays as it is, and is listed by itself."""
         straight, other = self.pair(), self.transposed()
