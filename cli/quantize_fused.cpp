@@ -66,20 +66,18 @@ std::string why_kept(const QuantizeOptions &options, const Scheme &scheme, const
     const bool joined = scheme.dialect == QK_DIALECT_COMPRESSED_TENSORS &&
                         !makes_linear_experts(type, scheme.dialect);
     if (mixture.parts.empty()) {
-        const bool gpt_oss = scheme.dialect == QK_DIALECT_GPT_OSS;
-        return fused + (gpt_oss             ? ": gpt-oss's are transposed"
-                        : type == "gpt_oss" ? ": --format mxfp4 --dialect gpt-oss takes them"
-                                            : "");
+        if (scheme.dialect == QK_DIALECT_GPT_OSS) return fused + ": gpt-oss's are transposed";
+        const bool other = transposed && type == "gpt_oss";
+        return fused + (other ? ": --format mxfp4 --dialect gpt-oss takes them" : "");
     }
     if (joined && !joins_experts(options, type)) return fused;
     for (const DenseLayer &part : mixture.parts) {
         const qk_layer &layer = part.layer;
-        if (!options.include.empty() && !matches(options.include, layer.name))
+        if (!options.include.empty() && !matches(options.include, layer.name)) {
             return fused + ": no --include";
-        if (matches(options.exclude, layer.name)) return fused + ": --exclude";
-        if (is_there(checkpoint, part)) {
-            return fused + ": " + layer.name + " is there too";
         }
+        if (matches(options.exclude, layer.name)) return fused + ": --exclude";
+        if (is_there(checkpoint, part)) return fused + ": " + layer.name + " is there too";
         const bool is_down = ends_with(layer.name, ".down_proj");
         const qk_file_tensor &from = is_down ? mixture.experts.down : mixture.experts.gate_up;
         std::string why = why_bias_unfit(checkpoint, part, from.name);

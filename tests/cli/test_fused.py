@@ -183,6 +183,8 @@ class Fused(Case):
         written = read(out)
         self.assertEqual(written[GATE_UP], both[GATE_UP])
         self.assertIn("model.layers.1.mlp.experts.down_proj_blocks", written)
+        self.assertIn("fused experts)\n", self.fails(1, "quantize", self.model(straight),
+                                                      self.folder / "no"))
         # Other dialects leave them, and say which one would not.
         layer = {"model.a.weight": ("F32", [8, 64], floats([1] * 512))}
         for options in ([], ["--format", "mxfp4"], ["--format", "int4", "--group", "32"]):
