@@ -104,30 +104,37 @@ TEST(CudaGemmExperts, AreWithinTheBound) {
     }
 }
 
-// A slot's bits, among many tokens and alone: in products of 160, 128 and 16 rows.
+// Of every 13th token.
+void expect_own_bits(Case &many) {
+    SCOPED_TRACE(many.title());
+    const DeviceWeight w(packed_on_host(many.w));
+    const std::vector<float> z = slots_of(many, w, kLinearSm90ExpertGemm);
+    for (int64_t token = 0; token < many.tokens; token += 13) {
+        Case one = many;
+        one.tokens = 1;
+        const int64_t x_rows = many.by_slot ? many.slots : 1, x_bytes = x_rows * many.k() * 2;
+        const auto x = many.x.begin() + long(token * x_bytes);
+        one.x.assign(x, x + long(x_bytes));
+        const auto ids = many.expert.begin() + long(token * many.slots * 4);
+        one.expert.assign(ids, ids + long(many.slots * 4));
+        const auto first = z.begin() + long(token * many.slots * many.rows());
+        const std::vector<float> expected(first, first + long(many.slots * many.rows()));
+        ASSERT_TRUE(same_values(QK_FORMAT_F32, bytes_of(expected),
+                                bytes_of(slots_of(one, w, kLinearSm90ExpertGemm))))
+            << "token " << token;
+    }
+}
+
+// A slot's bits, among many tokens and alone: in products of 8 rows and of others up to 160.
 TEST(CudaGemmExperts, BitsAreARowsOwn) {
     QK_NEEDS_DEVICE();
     Rng rng(52);
     int at = 0;
     for (const Kind &kind : kPacked) {
-        Case many = make_case(desc_of(kind, 4 * 96, 720), 4, QK_FORMAT_BF16, ++at, rng);
-        resize(&many, 200, 3, rng);
-        SCOPED_TRACE(many.title());
-        const DeviceWeight w(packed_on_host(many.w));
-        const std::vector<float> z = slots_of(many, w, kLinearSm90ExpertGemm);
-        for (int64_t token = 0; token < many.tokens; token += 13) {
-            Case one = many;
-            one.tokens = 1;
-            const int64_t x_rows = many.by_slot ? many.slots : 1, x_bytes = x_rows * many.k() * 2;
-            const auto x = many.x.begin() + long(token * x_bytes);
-            one.x.assign(x, x + long(x_bytes));
-            const auto ids = many.expert.begin() + long(token * many.slots * 4);
-            one.expert.assign(ids, ids + long(many.slots * 4));
-            const auto first = z.begin() + long(token * many.slots * many.rows());
-            const std::vector<float> expected(first, first + long(many.slots * many.rows()));
-            ASSERT_TRUE(same_values(QK_FORMAT_F32, bytes_of(expected),
-                                    bytes_of(slots_of(one, w, kLinearSm90ExpertGemm))))
-                << "token " << token;
+        for (const int64_t tokens : {13, 27, 48, 63, 200}) {
+            Case many = make_case(desc_of(kind, 4 * 96, 720), 4, QK_FORMAT_BF16, ++at, rng);
+            resize(&many, tokens, 3, rng);
+            ASSERT_NO_FATAL_FAILURE(expect_own_bits(many));
         }
     }
 }

@@ -55,6 +55,13 @@ __device__ inline void keep(uint32_t (&a)[steps][4]) {
         "+f"(d[i + 5]), "+f"(d[i + 6]), "+f"(d[i + 7])
 #define QK_SUMS_32(i) QK_SUMS_8(i), QK_SUMS_8(i + 8), QK_SUMS_8(i + 16), QK_SUMS_8(i + 24)
 
+#define QK_WGMMA_8(type)                                                                          \
+    QK_WGMMA("{\n\t.reg .pred p;\n\tsetp.ne.b32 p, %9, 0;\n\t"                                    \
+             "wgmma.mma_async.sync.aligned.m64n8k16.f32." type "." type " "                       \
+             "{%0, %1, %2, %3}, {%4, %5, %6, %7}, %8, p, 1, 1, 0;\n\t}"                           \
+             : "+f"(d[0]), "+f"(d[1]), "+f"(d[2]), "+f"(d[3])                                     \
+             : "r"(a[0]), "r"(a[1]), "r"(a[2]), "r"(a[3]), "l"(b), "r"(add))
+
 #define QK_WGMMA_16(type)                                                                         \
     QK_WGMMA("{\n\t.reg .pred p;\n\tsetp.ne.b32 p, %13, 0;\n\t"                                   \
              "wgmma.mma_async.sync.aligned.m64n16k16.f32." type "." type " "                      \
@@ -135,6 +142,8 @@ template <class T, int n>
 struct Wgmma {
     static __device__ void run(float (&d)[n / 2], const uint32_t (&a)[4], uint64_t b, int add) {
         constexpr bool f16 = std::is_same_v<T, F16>;
+        if constexpr (n == 8 && f16) QK_WGMMA_8("f16");
+        if constexpr (n == 8 && !f16) QK_WGMMA_8("bf16");
         if constexpr (n == 16 && f16) QK_WGMMA_16("f16");
         if constexpr (n == 16 && !f16) QK_WGMMA_16("bf16");
         if constexpr (n == 32 && f16) QK_WGMMA_32("f16");
@@ -159,6 +168,7 @@ struct Wgmma {
 #undef QK_WGMMA_64
 #undef QK_WGMMA_32
 #undef QK_WGMMA_16
+#undef QK_WGMMA_8
 #undef QK_SUMS_32
 #undef QK_SUMS_8
 #undef QK_WGMMA

@@ -96,34 +96,85 @@ __device__ void produce_listed(const LargeGemm<S> &g, const UnitQueue<S> &queue)
     }
 }
 
-// Products of up to kWidth rows of x: the first sums of N. One set of registers for all widths, so
-// that what becomes of them is there once. As in large.cuh, but a loop for stages of two tiles with
-// fewer instructions between decoding, which fills the schedulers where products are narrow.
-template <class S, int kWidth>
-struct ListedGemm : LargeGemm<S, kWidth> {
-    using Large = LargeGemm<S, kWidth>;
-    using typename Large::Operands;
+// Products of kWidth rows of x, into the first sums of N. Half a tile is decoded while the half in
+// front of it is multiplied, which takes 16 registers less than whole tiles. Items of up to kNarrow
+// rows have narrower products in the same loop: with a loop for each width ptxas runs out of
+// registers and spills what becomes of the sums, or waits after each product.
+template <class S, int kWidth, int kNarrow = kWidth>
+struct ListedGemm : LargeGemm<S> {
+    using Large = LargeGemm<S>;
     using typename Large::Places;
     using typename Large::Raw;
     using typename Large::Sums;
+    using T = typename S::T;
+    using Decode = typename S::Decode;
+    using Half = uint32_t[2][4];  // two steps of 16 columns
     static_assert(S::kTiles == 2);
+
+    int32_t rows;  // of x
 
     __device__ void read(const Places &at, uint32_t slot, int t, Raw &raw) const {
         Large::read(at, slot, 0, t, raw);
     }
-    __device__ void decode(const Raw &raw, Operands &a) const {
-        float scale[2];
-        Large::decode(raw, a, scale);
-    }
-    // `x`: the low half of the descriptor, all that differs.
-    __device__ void multiply(uint32_t x, const Operands &a, bool add, Sums &sums) const {
-        const uint64_t first = wgmma_descriptor(0) >> 32 << 32 | x;
-        wgmma_fence();
-#pragma unroll
-        for (int j = 0; j < 4; ++j) {
-            Wgmma<typename S::T, kWidth>::run(sums, a[j], first + 2 * j, add || j > 0);
+
+    // What the operands of rows r and r + 8 are multiplied by, where that is the same for a tile.
+    __device__ void scale_pairs(const Raw &raw, uint32_t (&both)[2]) const {
+        constexpr ScaleKind kOfX = std::is_same_v<T, F16> ? ScaleKind::kF16 : ScaleKind::kBF16;
+        if constexpr (S::kMade || S::kind == kOfX) {
+            both[0] = __byte_perm(raw.scale[0], 0, 0x1010);
+            both[1] = __byte_perm(raw.scale[0], 0, 0x3232);
+        } else {
+            float scale[2];
+            this->scales(raw, scale);
+            both[0] = pack_pair(T{}, scale[0], scale[0]);
+            both[1] = pack_pair(T{}, scale[1], scale[1]);
         }
+    }
+    // Of four equal bytes, which have the zeros of two rows each.
+    __device__ static Zeros zeros(uint32_t byte) { return Decode::zeros_of(byte * 0x01010101u); }
+
+    template <int half>
+    __device__ void decode(const Raw &raw, Half &a) const {
+        Zeros z = {};
+        uint32_t both[2];
+        if constexpr (!Decode::kLut4) z = zeros(raw.zero[0]);
+        if constexpr (!S::kSmall) scale_pairs(raw, both);
+#pragma unroll
+        for (int j = 0; j < 2; ++j) {
+            constexpr int kFirst = half * 2;
+            if constexpr (S::kSmall && !Decode::kLut4) z = zeros(raw.zero[kFirst + j]);
+            Decode::decode(raw.words[kFirst + j][0], z, this->table, (threadIdx.x & 31) * 4, a[j]);
+            if constexpr (S::kSmall) {
+                scale_by_halves<T>(a[j], raw.scale[kFirst + j]);
+            } else {
+                scale_step<T>(a[j], both);
+            }
+        }
+    }
+
+    // Half a tile, whose rows of x begin at `x`: the low half of a descriptor, all that differs.
+    template <int half, int width>
+    __device__ static void multiply_by(uint32_t x, const Half &a, bool add, Sums &sums) {
+        const uint64_t first = (wgmma_descriptor(0) >> 32 << 32 | x) + half * 4;
+        float(&some)[width / 2] = reinterpret_cast<float(&)[width / 2]>(sums);
+        wgmma_fence();
+        Wgmma<T, width>::run(some, a[0], first, add);
+        Wgmma<T, width>::run(some, a[1], first + 2, true);
         wgmma_commit();
+    }
+    template <int half>
+    __device__ void multiply(uint32_t x, const Half &a, bool add, Sums &sums) const {
+        if (kNarrow < kWidth && rows <= kNarrow) {
+            multiply_by<half, kNarrow>(x, a, add, sums);
+        } else {
+            multiply_by<half, kWidth>(x, a, add, sums);
+        }
+    }
+
+    // Once the products in front of those under way are done, their operands are free for others.
+    __device__ static void wait_for(Half &a) {
+        wgmma_wait<1>();
+        keep(a);
     }
 
     __device__ void consume(const Item &it, Turn &turn, Sums &sums) const {
@@ -132,31 +183,34 @@ struct ListedGemm : LargeGemm<S, kWidth> {
         const Places at(*this, it.row_tile);
         const int32_t stages = (it.last - it.first) / 2;
         uint32_t before = 0;
-        Operands even, odd = {};
+        Half a, b = {};
         Raw raw;
         barrier_wait(this->full + turn.slot * 8, turn.parity);
         read(at, turn.slot, 0, raw);
-        decode(raw, even);
-        read(at, turn.slot, 1, raw);
+        decode<0>(raw, a);
         for (int32_t left = stages;;) {
             const bool add = left != stages;
-            multiply(x + turn.slot * kStep, even, add, sums);
-            wgmma_wait<1>();  // the products in front are done
-            keep(odd);
+            const uint32_t here = x + turn.slot * kStep;
+            multiply<0>(here, a, add, sums);
+            wait_for(b);
             if (add) this->release(before);
-            decode(raw, odd);
+            decode<1>(raw, b);
+            multiply<1>(here, b, true, sums);
+            read(at, turn.slot, 1, raw);
+            wait_for(a);
+            decode<0>(raw, a);
+            multiply<0>(here + kSecond, a, true, sums);
+            wait_for(b);
+            decode<1>(raw, b);
+            multiply<1>(here + kSecond, b, true, sums);
             if (--left == 0) break;
             before = turn.slot;
             turn.next(this->p.slots);
             barrier_wait(this->full + turn.slot * 8, turn.parity);
             read(at, turn.slot, 0, raw);
-            multiply(x + before * kStep + kSecond, odd, true, sums);
-            wgmma_wait<1>();
-            keep(even);
-            decode(raw, even);
-            read(at, turn.slot, 1, raw);
+            wait_for(a);
+            decode<0>(raw, a);
         }
-        multiply(x + turn.slot * kStep + kSecond, odd, true, sums);
         wgmma_wait<0>();
         keep(sums);
         this->release(turn.slot);
@@ -164,28 +218,19 @@ struct ListedGemm : LargeGemm<S, kWidth> {
     }
 };
 
-template <class S, int kWidth>
-__device__ __forceinline__ void multiply_width(const LargeGemm<S> &any, const Item &it, Turn &ring,
-                                               typename LargeGemm<S>::Sums &sums) {
-    using Gemm = ListedGemm<S, kWidth>;
-    const Gemm g = {{{{any.p, any.ring, any.full, any.full + kMaxSlots * 8, any.table,
-                       any.scale_codes, any.second_bias}}}};
-    g.consume(it, ring, reinterpret_cast<typename Gemm::Sums &>(sums));
-}
-
 template <class S>
 __device__ __forceinline__ void multiply_item(const LargeGemm<S> &g, const Item &it, int32_t count,
                                               Turn &ring, typename LargeGemm<S>::Sums &sums) {
     if constexpr (S::N == 32) {
-        if (count <= 16) return multiply_width<S, 16>(g, it, ring, sums);
-        multiply_width<S, 32>(g, it, ring, sums);
+        if (count <= 8) return ListedGemm<S, 8>{g, count}.consume(it, ring, sums);
+        ListedGemm<S, 32, 16>{g, count}.consume(it, ring, sums);
     } else {
         switch ((count + 31) / 32) {
-            case 1: return multiply_width<S, 32>(g, it, ring, sums);
-            case 2: return multiply_width<S, 64>(g, it, ring, sums);
-            case 3: return multiply_width<S, 96>(g, it, ring, sums);
-            case 4: return multiply_width<S, 128>(g, it, ring, sums);
-            default: return multiply_width<S, S::N>(g, it, ring, sums);
+            case 1: return ListedGemm<S, 32>{g, count}.consume(it, ring, sums);
+            case 2: return ListedGemm<S, 64>{g, count}.consume(it, ring, sums);
+            case 3: return ListedGemm<S, 96>{g, count}.consume(it, ring, sums);
+            case 4: return ListedGemm<S, 128>{g, count}.consume(it, ring, sums);
+            default: return ListedGemm<S, S::N>{g, count}.consume(it, ring, sums);
         }
     }
 }
@@ -232,9 +277,9 @@ __global__ void __launch_bounds__(S::kThreads, 1)
     prepare_block<S>(p.gemm, warp, shared_address(barriers[0]), shared_address(barriers[1]), shared,
                      scale_codes);
     const auto keep_address = [](uint32_t a) { return __shfl_sync(~0u, a, 0); };
-    const LargeGemm<S> g = {
-        {{p.gemm, keep_address(base + S::kTable), keep_address(shared_address(barriers[0])),
-          keep_address(shared_address(barriers[1])), base, scale_codes, second_bias}}};
+    const uint32_t full = keep_address(shared_address(barriers[0]));
+    const LargeGemm<S> g = {{{p.gemm, keep_address(base + S::kTable), full, full + kMaxSlots * 8,
+                              base, scale_codes, second_bias}}};
     if (!p.listed_early) wait_for_previous_kernel();  // the list and x are its
     allow_next_kernel();
     if (warp >= S::kConsumers * 4) {

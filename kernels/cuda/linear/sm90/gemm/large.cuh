@@ -164,15 +164,14 @@ struct LargeOutput {
     }
 };
 
-// kWidth: rows of x of a product, of the N that a stage has room for.
-template <class S, int kWidth = S::N>
+template <class S>
 struct LargeGemm : Gemm<S> {
     using Base = Gemm<S>;
     using typename Base::Places;
     using typename Base::Raw;
     using T = typename S::T;
     using Operands = uint32_t[4][4];
-    static constexpr int N = kWidth, kTiles = S::kTiles;
+    static constexpr int N = S::N, kTiles = S::kTiles;
     using Sums = float[N / 2];
     // How many tiles before its products a tile's codes are read: where products are short, the
     // latency would show; where they are long, the ring has no room for it.

@@ -264,31 +264,22 @@ struct PackedGemm : Shared<S> {
         }
     }
 
-    __device__ static Zeros zeros(uint32_t byte) {
-        if constexpr (S::kListed) return Decode::zeros_of(byte * 0x01010101u);
-        return Decode::zeros(byte);
-    }
-
     __device__ void decode(const Raw &raw, uint32_t (&a)[4][4], float (&scale)[2]) const {
         const bool odd = threadIdx.x & 1;
         const uint32_t pick = Decode::kLut4 ? (odd ? 0x7632u : 0x5410u) : (odd ? 0x7351u : 0x6240u);
         Zeros z = {};
-        if constexpr (!Decode::kLut4) z = zeros(raw.zero[0]);
-        constexpr bool kOfX =
-            std::is_same_v<T, F16> ? kind == ScaleKind::kF16 : kind == ScaleKind::kBF16;
-        constexpr bool kPairs = S::kMade || (S::kListed && kOfX);  // scales, in x's type
-        if constexpr (!kPairs) scales(raw, scale);
+        if constexpr (!Decode::kLut4) z = Decode::zeros(raw.zero[0]);
+        if constexpr (!S::kMade) scales(raw, scale);
 #pragma unroll
         for (int j = 0; j < 4; ++j) {
-            uint32_t word = raw.words[j][0];
-            if constexpr (!S::kListed) word = __byte_perm(word, raw.words[j][1], pick);
-            if constexpr (S::kSmall && !Decode::kLut4) z = zeros(raw.zero[j]);
+            const uint32_t word = __byte_perm(raw.words[j][0], raw.words[j][1], pick);
+            if constexpr (S::kSmall && !Decode::kLut4) z = Decode::zeros(raw.zero[j]);
             Decode::decode(word, z, table, (threadIdx.x & 31) * 4, a[j]);
             if constexpr (S::kSmall) {
                 scale_by_halves<T>(a[j], raw.scale[j]);
             }
         }
-        if constexpr (kPairs && !S::kSmall) {
+        if constexpr (S::kMade && !S::kSmall) {
             this->scale_operands(
                 a, {__byte_perm(raw.scale[0], 0, 0x1010), __byte_perm(raw.scale[0], 0, 0x3232)});
         } else if constexpr (S::kScaled && !S::kSmall) {

@@ -91,19 +91,20 @@ struct GemmShape {
     static constexpr int kThreads = (kConsumers + 1) * 128;  // one more warpgroup produces
     // Registers a thread: a launch gives the block 96 a thread for four consumers, 128, 168; what
     // the producers leave the consumers have. Where they do not suffice, it hangs or spills, or
-    // ptxas waits after each product. Those that make scales want more.
+    // ptxas waits after each product. Producers of lists and those that make scales want more.
     static constexpr int kLaunchRegisters = kConsumers == 4 ? 96 : kConsumers == 3 ? 128 : 168;
     static constexpr int producer_registers() {
         if (kTransposed) return N == 256 ? 56 : 88;
         if (kConsumers == 4) return kListed || kSmall ? 64 : kBytes ? 32 : 24;
-        if (kSmall) return kListed ? 56 : 88;
-        return (kListed && kMade) || (kBytes && kConsumers == 3) ? 56 : 40;
+        if (kListed) return 56;
+        if (kSmall) return 88;
+        return kBytes && kConsumers == 3 ? 56 : 40;
     }
     static constexpr int kProducerRegisters = producer_registers();
     static constexpr int kConsumerRegisters =
         (kLaunchRegisters * (kConsumers + 1) - kProducerRegisters) / kConsumers / 8 * 8;
 
-    static constexpr int32_t kBox = N == 32 ? 8 : 32;  // rows of x of a box, of a list
+    static constexpr int32_t kBox = N == 32 ? 8 : 32;  // of a list: rows of x
 
     // A stage in shared memory.
     static constexpr uint32_t kX = N * 128 * kTiles;
