@@ -254,6 +254,25 @@ TEST(CudaPlan, RowsOfExpertsFitABlock) {
     EXPECT_EQ(rows(14336), 4);
 }
 
+// By the rows of x that an expert has: Qwen3-30B-A3B and DeepSeek-V3 at 256, 1024 and 4096 tokens.
+TEST(CudaPlan, RowsOfItemsOfExperts) {
+    const qk::cuda::GemmExpertsKind u4 = {false, false, false, false};
+    const qk::cuda::GemmExpertsKind nf4 = {false, false, true, false};
+    const qk::cuda::GemmExpertsKind nested = {false, true, true, false};
+    const auto rows = [](int64_t tokens, int64_t count, const qk::cuda::GemmExpertsKind &kind) {
+        return qk::cuda::gemm_item_rows(tokens, 8, count, kind);
+    };
+    EXPECT_EQ(rows(256, 128, u4), 32);
+    EXPECT_EQ(rows(1024, 128, u4), 160);
+    EXPECT_EQ(rows(4096, 128, u4), 160);
+    EXPECT_EQ(rows(256, 256, u4), 32);
+    EXPECT_EQ(rows(1024, 256, u4), 64);
+    EXPECT_EQ(rows(4096, 256, u4), 160);
+    EXPECT_EQ(rows(1024, 128, nf4), 64);
+    EXPECT_EQ(rows(4096, 128, nf4), 160);
+    EXPECT_EQ(rows(4096, 128, nested), 128);
+}
+
 // The list has room for any routing, and what the workspace holds does not overlap; at most 256
 // MiB. Rows of experts need no list, and come in passes.
 TEST(CudaPlan, ExpertsLists) {

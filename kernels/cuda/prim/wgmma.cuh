@@ -77,6 +77,15 @@ __device__ inline void keep(uint32_t (&a)[steps][4]) {
              : QK_SUMS_8(0), QK_SUMS_8(8)                                                         \
              : "r"(a[0]), "r"(a[1]), "r"(a[2]), "r"(a[3]), "l"(b), "r"(add))
 
+#define QK_WGMMA_48(type)                                                                         \
+    QK_WGMMA("{\n\t.reg .pred p;\n\tsetp.ne.b32 p, %29, 0;\n\t"                                   \
+             "wgmma.mma_async.sync.aligned.m64n48k16.f32." type "." type " "                      \
+             "{%0, %1, %2, %3, %4, %5, %6, %7, %8, %9, %10, %11, %12, %13, %14, %15, %16, "       \
+             "%17, %18, %19, %20, %21, %22, %23}, "                                               \
+             "{%24, %25, %26, %27}, %28, p, 1, 1, 0;\n\t}"                                        \
+             : QK_SUMS_8(0), QK_SUMS_8(8), QK_SUMS_8(16)                                          \
+             : "r"(a[0]), "r"(a[1]), "r"(a[2]), "r"(a[3]), "l"(b), "r"(add))
+
 #define QK_WGMMA_64(type)                                                                         \
     QK_WGMMA("{\n\t.reg .pred p;\n\tsetp.ne.b32 p, %37, 0;\n\t"                                   \
              "wgmma.mma_async.sync.aligned.m64n64k16.f32." type "." type " "                      \
@@ -148,6 +157,8 @@ struct Wgmma {
         if constexpr (n == 16 && !f16) QK_WGMMA_16("bf16");
         if constexpr (n == 32 && f16) QK_WGMMA_32("f16");
         if constexpr (n == 32 && !f16) QK_WGMMA_32("bf16");
+        if constexpr (n == 48 && f16) QK_WGMMA_48("f16");
+        if constexpr (n == 48 && !f16) QK_WGMMA_48("bf16");
         if constexpr (n == 64 && f16) QK_WGMMA_64("f16");
         if constexpr (n == 64 && !f16) QK_WGMMA_64("bf16");
         if constexpr (n == 96 && f16) QK_WGMMA_96("f16");
@@ -166,6 +177,7 @@ struct Wgmma {
 #undef QK_WGMMA_128
 #undef QK_WGMMA_96
 #undef QK_WGMMA_64
+#undef QK_WGMMA_48
 #undef QK_WGMMA_32
 #undef QK_WGMMA_16
 #undef QK_WGMMA_8

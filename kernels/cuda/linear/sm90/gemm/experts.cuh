@@ -224,6 +224,9 @@ __device__ __forceinline__ void multiply_item(const LargeGemm<S> &g, const Item 
     if constexpr (S::N == 32) {
         if (count <= 8) return ListedGemm<S, 8>{g, count}.consume(it, ring, sums);
         ListedGemm<S, 32, 16>{g, count}.consume(it, ring, sums);
+    } else if constexpr (S::N == 64) {
+        if (count <= 32) return ListedGemm<S, 32>{g, count}.consume(it, ring, sums);
+        ListedGemm<S, 64, 48>{g, count}.consume(it, ring, sums);
     } else {
         switch ((count + 31) / 32) {
             case 1: return ListedGemm<S, 32>{g, count}.consume(it, ring, sums);
@@ -320,6 +323,10 @@ Status run_listed_rows(const LinearArgs &args, const ListedExperts &listed, Gemm
                        const Launch &launch) {
     if (listed.list.item_rows == 32) {
         return run_shape<GemmShape<T, Decode, kind, 32, 4, 1, 2, kSmall, true>>(args, listed, p,
+                                                                                launch);
+    }
+    if (listed.list.item_rows == 64) {
+        return run_shape<GemmShape<T, Decode, kind, 64, 4, 1, 2, kSmall, true>>(args, listed, p,
                                                                                 launch);
     }
     constexpr GemmExpertsKind of = {kSmall, kind == ScaleKind::kNested, Decode::kLut4,

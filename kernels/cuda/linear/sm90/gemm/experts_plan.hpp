@@ -24,10 +24,13 @@ static constexpr bool has_small_groups(int64_t group_size, int64_t groups_per_ro
 }
 
 // Rows of x that a block has sums for: of an item, at most. By the rows that an expert has if the
-// routing is even.
+// routing is even, so that most experts have one item, or two where codes are looked up: to 64 rows
+// blocks have four warpgroups, which hide decoding better than two.
 static constexpr int32_t gemm_item_rows(int64_t tokens, int64_t slots, int64_t count,
                                         const GemmExpertsKind &kind) {
-    return tokens * slots <= 24 * count ? 32 : kind.most_rows();
+    const int64_t rows = tokens * slots;
+    if (rows <= 24 * count) return 32;
+    return rows <= (kind.has_table() ? 96 : 56) * count ? 64 : kind.most_rows();
 }
 
 static constexpr ExpertsListPlan plan_gemm_list(int64_t tokens, int64_t slots, int64_t count,

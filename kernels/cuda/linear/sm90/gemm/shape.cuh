@@ -104,7 +104,7 @@ struct GemmShape {
     static constexpr int kConsumerRegisters =
         (kLaunchRegisters * (kConsumers + 1) - kProducerRegisters) / kConsumers / 8 * 8;
 
-    static constexpr int32_t kBox = N == 32 ? 8 : 32;  // of a list: rows of x
+    static constexpr int32_t kBox = N == 32 ? 8 : N == 64 ? 16 : 32;  // of a list: rows of x
 
     // A stage in shared memory.
     static constexpr uint32_t kX = N * 128 * kTiles;
