@@ -1,5 +1,6 @@
-"""Every path that the documentation names exists, every relative link leads to a file, every
-decision stands in the index, and a product's way has as few files as architecture.md says."""
+"""Every path that the documentation names exists, every relative link leads to a file and to a
+heading of it, every decision stands in the index, a product's way has as few files as
+architecture.md says, and a language's guide names all of its examples."""
 import pathlib
 import re
 import sys
@@ -11,14 +12,28 @@ PAGES = sorted([*ROOT.glob("*.md"), *ROOT.glob("docs/**/*.md"), *ROOT.glob("ffi/
                 ROOT / "packaging/README.md"])
 HISTORY = {ROOT / "CHANGELOG.md", ROOT / "docs/decisions.md"}  # name files that are gone
 PATH = re.compile(r"`((?:%s)/[\w./*-]+)(?: [^`]*)?`" % "|".join(TOP))
-LINK = re.compile(r"\]\((?!\w+:)([^)#\s]+)(?:#[^)]*)?\)")
+LINK = re.compile(r"\]\((?!\w+:)([^)#\s]*)(?:#([^)]*))?\)")
+EXAMPLES = {"docs/guides/c.md": "examples/c/*.c",
+            "docs/guides/rust.md": "ffi/rust/qk/examples/*.rs",
+            "docs/guides/go.md": "ffi/go/examples/*/main.go"}
+
+
+def headings(page):
+    """The anchors that a page's headings have."""
+    text = re.sub(r"(?ms)^```.*?^```", "", page.read_text(encoding="utf-8"))
+    for heading in re.findall(r"^#+ (.+)$", text, re.MULTILINE):
+        words = re.sub(r"\[([^\]]*)\]\([^)]*\)", r"\1", heading).lower()
+        yield re.sub(r"[^\w\- ]", "", words).replace(" ", "-")
 
 
 def missing(page):
     text = page.read_text(encoding="utf-8")
-    for link in LINK.findall(text):
-        if not (page.parent / link).exists():
+    for link, anchor in LINK.findall(text):
+        target = page.parent / link if link else page
+        if not target.exists():
             yield f"link to {link}"
+        elif anchor and target.suffix == ".md" and anchor not in headings(target):
+            yield f"link to {link}#{anchor}"
     if page in HISTORY:
         return
     for path in PATH.findall(text):
@@ -45,6 +60,13 @@ def ways(text):
                 yield f"{name}, m = {m}: {[len(found | before) for found in own]} files"
 
 
+def unnamed(guide, examples):
+    text = (ROOT / guide).read_text(encoding="utf-8")
+    for path in sorted(ROOT.glob(examples)):
+        if str(path.relative_to(ROOT)) not in text:
+            yield f"{guide}: does not name {path.relative_to(ROOT)}"
+
+
 def unlisted(text):
     index, body = text.split("\n## 1. ", 1)
     numbers = {1, *map(int, re.findall(r"^## (\d+)\. ", body, re.MULTILINE))}
@@ -57,6 +79,7 @@ failures += unlisted((ROOT / "docs/decisions.md").read_text(encoding="utf-8"))
 architecture = ROOT / "docs/architecture.md"
 failures += [f"docs/architecture.md: {why}"
              for why in ways(architecture.read_text(encoding="utf-8"))]
+failures += [why for guide, examples in EXAMPLES.items() for why in unnamed(guide, examples)]
 print("\n".join(failures))
 print(f"{len(PAGES)} pages, {len(failures)} failed")
 sys.exit(1 if failures else 0)
