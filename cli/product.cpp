@@ -53,7 +53,7 @@ double bf16_error(const Product &p, const ProductRows &rows, const float *x, int
     const float *const w = rows.weights + row * p.k;
     const float *const scales = rows.scales + row * p.k;
     const bool affine = p.weight_format == QK_FORMAT_U4_AFFINE;
-    const double unit = affine && p.m < 8 ? 0 : std::ldexp(1.0, -9);
+    const double unit = affine && p.m < 8 ? 0 : std::ldexp(1.0, -8);
     double rounding = 0, size = std::fabs(bias_of(p, rows.begin + row)), scale = 0;
     for (int64_t i = 0; i < p.k; ++i) {
         const double from_x = std::fabs(double(x[i])), weight = std::fabs(double(w[i]));

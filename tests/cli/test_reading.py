@@ -276,6 +276,17 @@ class Multiply(Case):
         self.assertIn(" f32 on cpu, int8 mode\n",
                       self.run_qk("multiply", *layers[0], "--mode", "int8").stdout)
 
+    def test_weights_between_two_bf16_numbers(self):
+        # 7 times the scale is 1 + 2^-8, which bf16 mode rounds by as much as it rounds anything.
+        path = self.write("a.safetensors", safetensors({
+            "a.weight_packed": ("I32", [64, 1], b"\xff" * 256),
+            "a.weight_scale": ("F32", [64, 1], floats([(1 + 2**-8) / 7] * 64)),
+            "a.weight_shape": ("I64", [2], struct.pack("<qq", 64, 1))}))
+        for rows in (1, 8, 64):
+            done = self.run_json("multiply", path, "a", "--mode", "bf16", "--rows", rows,
+                                 "--repeat", 1, "--packed")
+            self.assertLessEqual(done["share_of_bound"], 1)
+
     def test_explain_names_the_kernel_that_runs(self):
         for more in ([], ["--packed"], ["--rows", 5], ["--mode", "int8", "--packed"],
                      ["--isa", "generic"]):
