@@ -62,6 +62,7 @@ _ALIASES = {"int4": "u4_affine", "fp4": "fp4_bnb", "int8": "s8", "fp8": "e4m3"}
 _MICROSCALED: dict[str, tuple[str, str, int, dict[str, Any]]] = {
     "mxfp4": ("fp4_e2m1", "e8m0", 32, {}), "mxfp8": ("e4m3", "e8m0", 32, {}),
     "nvfp4": ("fp4_e2m1", "e4m3", 16, {"global_scale": "one", "global_divides": True})}
+_NAMES = ("nf4", "fp4", "fp4_e2m1", "int4", "int8", "lut8", "fp8", *_MICROSCALED)
 _USUAL_LAYOUT = {"nf4": "row_high", "fp4_bnb": "row_high", "u4_affine": "word"}
 
 
@@ -70,6 +71,8 @@ def quantized_desc(shape: tuple[int, ...], format: str = "nf4", *, group_size: i
                    layout: str | None = None) -> Any:
     """What quantize() makes of a weight of this shape; the names are its own."""
     format = _ALIASES.get(format, format)
+    if isinstance(format, str) and format not in FORMATS and format not in _NAMES:
+        raise refuse("ARGUMENT", f"format: is {format!r}, accepted are {', '.join(_NAMES)}")
     codes, scale, usual_group, more = _MICROSCALED.get(format, (format, scale, 64, {}))
     return make_desc(shape, codes, scale="lut8" if nested else scale,
                      layout=layout or _USUAL_LAYOUT.get(format, "row"),

@@ -77,8 +77,11 @@ def _integers(array: Any) -> Any:
         import torch
         if array.dtype.is_floating_point or array.dtype.is_complex or array.dtype == torch.bool:
             raise _no_integers(array)
-        if array.dtype == torch.int64:
-            array = array.clamp(-1, most)
+        if array.dtype.itemsize >= 4 and array.dtype != torch.int32:
+            wide = array.to(torch.int64)
+            if not array.dtype.is_signed:  # from 2^63 on they are negative now
+                wide = wide.masked_fill(wide < 0, most)
+            array = wide.clamp(-1, most)
         return array.to(torch.int32).contiguous()
     if hasattr(array, "dtype") and not isinstance(array, np.ndarray):
         return array

@@ -7,7 +7,7 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from . import _arrays, _torch
-from ._abi import CONSTANTS, PLANES, STRUCTS, lib
+from ._abi import CONSTANTS, LAYOUT_NAMES, PLANES, STRUCTS, lib
 from ._context import Context, current_context
 from ._desc import lookup
 from ._errors import make_error, refuse
@@ -107,6 +107,9 @@ def wrap_planes(desc: Any, planes: dict[str, Any],
 def plane_bytes(desc: Any, plane: int) -> int:
     out = ctypes.c_size_t()
     status = lib.qk_tensor_plane_bytes(ctypes.byref(desc), plane, ctypes.byref(out))
+    if status and LAYOUT_NAMES.get(desc.layout) == "packed":
+        raise make_error(status, "tensor: is packed, in a form of the device's own whose planes "
+                         "nobody else can read; repack('row') makes one that has them")
     if status:
         raise make_error(status)
     return out.value

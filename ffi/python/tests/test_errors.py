@@ -30,6 +30,10 @@ class Errors(unittest.TestCase):
         memory, square = np.zeros(128, "f"), qk.quantize(np.ones((64, 64), "f"))
         self.raises(qk.CallError, "STATE", "overlap",
                     lambda: qk.linear(memory[:64], square, out=memory[32:96]))
+        self.raises(qk.CallError, "ARGUMENT", "out: is a list, whose values are copied",
+                    lambda: qk.linear(np.ones(64, "f"), w, out=[np.float32(0)] * 4))
+        self.raises(qk.CallError, "ARGUMENT", "'nf5', accepted are nf4, fp4, .*, int4, .*, mxfp4",
+                    lambda: qk.quantize(np.ones((4, 64), "f"), "nf5"))
         w.close()
         self.raises(qk.CallError, "NULL", "NULL", lambda: w.repack())
         self.raises(qk.CallError, "NULL", "w", lambda: qk.prepare(np.ones(64, "f"), w))
@@ -47,6 +51,10 @@ class Errors(unittest.TestCase):
         else:
             with self.assertRaises(qk.UnsupportedError):
                 qk.Context("cuda")
+        packed = qk.quantize(np.ones((4, 64), "f")).repack()
+        for call in (lambda: packed.nbytes, lambda: packed.plane("data"),
+                     lambda: packed.to_device("cpu")):
+            self.raises(qk.UnsupportedError, "UNSUPPORTED", "tensor: is packed", call)
         with qk.load(GOLDEN / "awq_marlin_refused") as checkpoint:
             layer = next(layer for layer in checkpoint.layers if layer.status)
             self.raises(NotImplementedError, "UNSUPPORTED", "marlin",

@@ -340,6 +340,19 @@ class Module(unittest.TestCase):
             layer = qk.torch.Linear.from_linear(make_dense(), "nf4", nested=True)
             self.assertTrue(torch.equal(layer(self.x), self.y))
 
+    def test_ids_of_experts_of_any_width(self):
+        w = qk.quantize(torch.ones(64, 32)).plane
+        w = qk.Tensor.from_planes((2, 32, 32), "nf4", {"data": w("data"), "scale": w("scale")},
+                                  scale="f32", layout="row_high", group_size=64)
+        x, ids = torch.ones(3, 32), torch.tensor([[0, 1], [1, 1], [1, 0]])
+        y = qk.experts(x, w, ids)
+        for width in (torch.int8, torch.uint8, torch.int32, torch.uint32, torch.uint64):
+            self.assertTrue(torch.equal(qk.experts(x, w, ids.to(width)), y), width)
+        for far, width in ((2**40, torch.int64), (2**31, torch.uint32), (2**32, torch.uint64)):
+            self.assertTrue(qk.experts(x, w, ids.fill_(far).to(width)).isnan().all(), width)
+        past_int64 = torch.full((3, 2), -1).view(torch.uint64)
+        self.assertTrue(qk.experts(x, w, past_int64).isnan().all())
+
     def test_nothing_is_kept(self):
         from qk.torch import _prepared
         before = len(_prepared._entries)

@@ -76,6 +76,8 @@ class Replace(unittest.TestCase):
         self.assertIn("reads its weight", report.kept["encoder.linear1"])
         self.assertIn("float64", report.kept["wide"])
         self.assertIn("narrow", report.kept)
+        report = qk.torch.replace_linear(torch.nn.Linear(64, 32))
+        self.assertIn("is the model itself", report.kept[""])
 
     def test_conv1d(self):
         torch.manual_seed(1)

@@ -62,6 +62,9 @@ def replace(model: torch.nn.Module, format: str, *, modules_to_not_convert: Iter
     report = Report({}, {})
     shared, inside = _shared_weights(model), _read_inside(model)
     done: dict[int, torch.nn.Module] = {}
+    if what(model) and not isinstance(model, (Linear, Experts)):
+        report.kept[""] = "is the model itself, which cannot be replaced in place; " \
+                          "qk.torch.Linear.from_linear makes another"
     for parent, child, name in list(_slots(model)):
         module = getattr(parent, child)
         if id(module) in done:  # one module in two places stays one
