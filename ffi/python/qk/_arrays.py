@@ -250,11 +250,7 @@ def export(array: Any, name: str, stream: int | None, output: bool,
     if not hasattr(array, "__dlpack__"):
         if hasattr(array, "__cuda_array_interface__"):
             return _from_cuda_interface(array, name)
-        made = np.asarray(array)
-        if output and made.flags.owndata and not hasattr(array, "shape"):
-            raise refuse("ARGUMENT", f"{name}: is a {type(array).__name__}, whose values are "
-                         "copied; accepted are arrays")
-        return from_numpy(made, name, output, rows_apart)
+        return from_numpy(np.asarray(array), name, output, rows_apart)
     if getattr(array, "requires_grad", False):
         raise refuse("ARGUMENT", f"{name}: requires gradients, which qk does not compute")
     if not output and hasattr(array, "contiguous"):

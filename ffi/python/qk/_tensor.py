@@ -310,6 +310,8 @@ def asarray(array: Any, *, context: Context | None = None, name: str = "x",
     """
     if isinstance(array, Tensor):
         return array
+    if output and isinstance(array, (list, tuple)):  # what is made of it would be written
+        raise refuse("ARGUMENT", f"{name}: is a {type(array).__name__}, accepted are arrays")
     context = context or context_for(array, name)
     if isinstance(array, np.ndarray):
         return wrap_memory(context, _arrays.from_numpy(array, name, output, rows_apart), name)

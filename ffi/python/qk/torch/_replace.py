@@ -26,7 +26,7 @@ class Report(NamedTuple):
 
     def __str__(self) -> str:
         lines = [f"{len(self.replaced)} linear layers replaced, {len(self.kept)} kept"]
-        lines += [f"kept {name}: {why}" for name, why in self.kept.items()]
+        lines += [f"kept {name or 'the model'}: {why}" for name, why in self.kept.items()]
         return "\n".join(lines)
 
 
@@ -63,7 +63,7 @@ def replace(model: torch.nn.Module, format: str, *, modules_to_not_convert: Iter
     shared, inside = _shared_weights(model), _read_inside(model)
     done: dict[int, torch.nn.Module] = {}
     if what(model) and not isinstance(model, (Linear, Experts)):
-        report.kept[""] = "is the model itself, which cannot be replaced in place; " \
+        report.kept[""] = "is a layer itself, which cannot be replaced in place; " \
                           "qk.torch.Linear.from_linear makes another"
     for parent, child, name in list(_slots(model)):
         module = getattr(parent, child)
