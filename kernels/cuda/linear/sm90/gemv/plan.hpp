@@ -68,12 +68,13 @@ static constexpr bool gemv_overlaps(int64_t n, int64_t k, bool lut4) {
     return !lut4 || n * k <= int64_t{1} << 27;
 }
 
-// Second scales of a block's rows, at most; 0: scales are not nested.
+// Second scales of a block's rows, at most, and of a unit's groups past the end of k; 0: scales are
+// not nested.
 static constexpr int64_t gemv_seconds(const GemvPlan &plan, int64_t groups_per_row,
                                       int64_t second_group) {
     if (second_group == 0) return 0;
     const int64_t rows = plan.rows.each + (plan.rows.rest > 0);
-    return rows * 16 * groups_per_row / second_group + 2;
+    return rows * 16 * groups_per_row / second_group + 32;
 }
 
 // Bytes of a block: of the instance that takes most, its sums and its second scales.
@@ -86,8 +87,8 @@ static constexpr int64_t gemv_shared(int64_t n, int64_t k, int64_t groups_per_ro
 }
 
 struct GemvProblem : TilesProblem {
-    int32_t group_shift;   // log2 of the tiles a group; -1: half a tile, -2: a quarter; 31: a row
-    uint32_t last_second;  // nested: of the second scales that a block has room for
+    int32_t group_shift;  // log2 of the tiles a group; -1: half a tile, -2: a quarter; 31: a row
+    uint32_t seconds;     // nested: second scales that a block has room for
     GemvPlan plan;
     float entry_unit;   // f32 x: of the entries
     uint32_t x_places;  // f32 x: bytes behind the sums where units of x are kept; 0: nowhere
@@ -113,7 +114,7 @@ inline GemvProblem gemv_problem(const LinearArgs &args, const Device &device, in
     const GemvPlan plan = plan_gemv(s.n, s.k, blocks);
     GemvProblem p = gemv_problem(args, device, plan);
     const int64_t second = args.w.scale.second_group;
-    if (second > 0) p.last_second = uint32_t(gemv_seconds(plan, s.groups_per_row, second) - 1);
+    p.seconds = uint32_t(gemv_seconds(plan, s.groups_per_row, second));
     return p;
 }
 

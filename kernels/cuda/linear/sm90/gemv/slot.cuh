@@ -52,6 +52,11 @@ struct GemvSlot {
     using Operand = typename X::Operand;
     // Of a lane's two tiles of a unit; of groups of 16 columns, half of those of four tiles.
     static constexpr uint32_t kGroups = kOfParts > 1 ? kOfParts * 2 : kGroupTiles == 1 ? 2 : 1;
+    // Whether a lane's two groups are known to be tiles side by side. Experts' kernels, which spill
+    // registers, take 1 to 2% longer if they use that.
+    static constexpr bool kTilePair = kGroupTiles == 1 && Rows::kOwn;
+    // Whether the places of a lane's groups in a unit are constants.
+    static constexpr bool kKnownPlaces = kOfParts > 1 || kTilePair;
     using Map = SlotMap<kind, Decode::kLut4, kGroups>;
     static constexpr uint32_t kCodes = kSharedStart + (Decode::kLut4 ? kTableBytes : 0);
     static constexpr uint32_t kSlots = kCodes + (kind == ScaleKind::kNested ? 256 * 4 : 0);
@@ -67,11 +72,11 @@ struct GemvSlot {
     Rows places;
     uint32_t lane, pair, row;  // pair of tiles of a unit: lane % 4; row: lane / 4
     uint32_t slot, barrier, partials, lanes;
-    uint32_t first_second = 0;
-    int32_t first_row;  // of tiles
-    int32_t count;      // of this warp's units
-    Unit unit, ahead;   // to multiply, to issue
-    int32_t w_row;      // of tiles, in w: that of `ahead`
+    uint32_t seconds_at = 0;  // where w's first second scale would be, were all in shared memory
+    int32_t first_row;        // of tiles
+    int32_t count;            // of this warp's units
+    Unit unit, ahead;         // to multiply, to issue
+    int32_t w_row;            // of tiles, in w: that of `ahead`
 
     __device__ GemvSlot(const GemvProblem &problem, Run rows, const Rows &where)
         : p(problem), places(where) {
@@ -129,19 +134,32 @@ struct GemvSlot {
         if (elect_one()) copy_codes(half);
     }
 
-    // The lane's i-th group in a unit's column; false where w ends before it.
+    // The lane's i-th group, counted from the unit's first; kKnownPlaces.
+    __device__ uint32_t group_of_unit(uint32_t i) const {
+        if constexpr (kOfParts == 4) return (pair / 2 * 4 + i / 2) * 4 + pair % 2 * 2 + i % 2;
+        return pair * kGroups + i;
+    }
+
+    // The same in a unit's column; false where w ends before it.
     __device__ bool find_group(int32_t column, uint32_t i, uint32_t *group) const {
-        if constexpr (kOfParts == 2) {
-            *group = uint32_t(column) * (2 * kUnitTiles) + pair * 4 + i;
-            return *group < p.groups;
-        } else if constexpr (kOfParts == 4) {
-            const uint32_t tile = pair / 2 * 4 + i / 2;
-            *group = uint32_t(column) * (4 * kUnitTiles) + tile * 4 + pair % 2 * 2 + i % 2;
+        if constexpr (kKnownPlaces) {
+            *group = uint32_t(column) * (kUnitTiles * kOfParts) + group_of_unit(i);
             return *group < p.groups;
         }
         const int32_t tile = column * kUnitTiles + int32_t(pair * 2 + i);
         *group = uint32_t(tile) >> p.group_shift;
         return tile < p.plan.tiles;
+    }
+
+    // Where the scales of the lane's i-th group are: those of rows r and r + 8, side by side.
+    __device__ uint32_t scales_at(uint32_t i, uint32_t group) const {
+        uint32_t before = i * 4 + pair;  // groups
+        if constexpr (kScalesTogether && kKnownPlaces) {
+            before = group_of_unit(i);
+        } else if constexpr (kScalesTogether) {
+            before = group - unit_groups<kGroupTiles>(p, unit).first;
+        }
+        return slot + Map::kScales + (before * 8 + row) * kPairBytes<kind>;
     }
 
     // Scales beside zeros, and these; they arrive with the first half of the next unit's codes.
@@ -167,22 +185,27 @@ struct GemvSlot {
         copies_arrive(barrier);
     }
 
-    // The second scale of a row's group; rows past the end of w read what is there.
-    __device__ float second(uint32_t row_of_w, uint32_t group) const {
-        if constexpr (!Rows::kOwn) return places.second(p, row_of_w, group);
-        const uint32_t number = row_of_w * p.groups + group;
-        const uint32_t at = min((number >> p.second_shift) - first_second, p.last_second);
-        return __uint_as_float(shared_load_4(kSums + p.plan.sums_bytes + at * 4));
+    // The second scales of a group in rows r and r + 8; past the end of w they are what is there.
+    __device__ float2 seconds(uint32_t group) const {
+        const uint32_t of_w = uint32_t(w_row) * 16 + row;
+        if constexpr (!Rows::kOwn) {
+            return {places.second(p, of_w, group), places.second(p, of_w + 8, group)};
+        }
+        const uint32_t number = of_w * p.groups + group, below = number + p.groups * 8;
+        const uint32_t at = seconds_at + (number >> p.second_shift) * 4;
+        const uint32_t at_below = seconds_at + (below >> p.second_shift) * 4;
+        return {__uint_as_float(shared_load_4(at)), __uint_as_float(shared_load_4(at_below))};
     }
 
     // Those of the block's rows.
     __device__ void issue_seconds(Run rows) {
         const uint32_t end = uint32_t(min64(int64_t(rows.last) * 16, p.n)) * p.groups;
-        first_second = uint32_t(rows.first) * 16 * p.groups >> p.second_shift;
+        const uint32_t first = uint32_t(rows.first) * 16 * p.groups >> p.second_shift;
         const uint32_t last = (end - 1) >> p.second_shift;
+        seconds_at = kSums + p.plan.sums_bytes - first * 4;
 #pragma unroll 1
-        for (uint32_t i = threadIdx.x; i <= last - first_second; i += kThreads) {
-            copy_word(kSums + p.plan.sums_bytes + i * 4, p.second + first_second + i);
+        for (uint32_t i = first + threadIdx.x; i <= last; i += kThreads) {
+            copy_word(seconds_at + i * 4, p.second + i);
         }
     }
 };

@@ -16,9 +16,7 @@ __device__ inline int32_t y_rows(const GemvProblem &p, Run rows) {
     return int32_t(min64(int64_t(rows.last) * 16, p.n) - int64_t(rows.first) * 16);
 }
 
-inline uint32_t seconds_bytes(const GemvProblem &p) {
-    return p.second == nullptr ? 0 : (p.last_second + 1) * 4;
-}
+inline uint32_t seconds_bytes(const GemvProblem &p) { return p.seconds * 4; }
 
 // The groups of a unit's columns: the first of them in its row, and in the plane.
 struct Groups {

@@ -34,7 +34,7 @@ struct GemvWarp : GemvSlot<T, Decode, kind, kGroupTiles, Rows> {
         Slot::p, Slot::pair, Slot::partials, Slot::places, Slot::row, Slot::slot, Slot::unit,
         Slot::w_row;
     using Slot::find_group, Slot::issue_codes, Slot::issue_scales, Slot::issue_seconds,
-        Slot::second;
+        Slot::scales_at, Slot::seconds;
     using Slot::kBarriers, Slot::kBias, Slot::kCodes, Slot::kGroups, Slot::kOfParts,
         Slot::kScaleBias, Slot::kScalesTogether, Slot::kSecond, Slot::kSums, Slot::kTablesKnown,
         Slot::kXKnown;
@@ -50,21 +50,22 @@ struct GemvWarp : GemvSlot<T, Decode, kind, kGroupTiles, Rows> {
     __device__ GemvWarp(const GemvProblem &problem, Run rows, const Rows &where = {})
         : Slot(problem, rows, where) {}
 
-    __device__ float2 scales(uint32_t i, uint32_t group) const {
-        const uint32_t from = slot + Map::kScales + (kScalesTogether ? 0 : i * Map::kScaleStride);
-        const uint32_t first = unit_groups<kGroupTiles>(p, unit).first;
-        const uint32_t mine = (kScalesTogether ? group - first : pair) * 8 + row;
-        if constexpr (kind == ScaleKind::kNested) {
-            const uint32_t both = shared_load_2(from + mine * 2);
+    // Scales whose codes a table has. A pair of tiles has one second scale, unless rows have an odd
+    // number of groups.
+    __device__ void begin_nested(Lane *v) const {
+        const float bias = __uint_as_float(shared_load_4(kScaleBias));
+        float2 second = {};
+#pragma unroll
+        for (uint32_t i = 0; i < kGroups; ++i) {
+            uint32_t group;
+            const bool there = find_group(unit.column, i, &group);
+            const uint32_t both = shared_load_2(scales_at(i, group));
             const uint32_t low = shared_load_4(kCodes + (both & 255) * 4);
             const uint32_t high = shared_load_4(kCodes + (both >> 8) * 4);
-            const uint32_t of_w = uint32_t(w_row) * 16 + row;
-            const float bias = __uint_as_float(shared_load_4(kScaleBias));
-            const float above = second(of_w, group), below = second(of_w + 8, group);
-            return {nested_scale(__uint_as_float(low), above, bias),
-                    nested_scale(__uint_as_float(high), below, bias)};
-        } else {
-            return scale_pair<kind>(from + mine * kPairBytes<kind>);
+            if (i == 0 || !Slot::kTilePair || p.groups % 2 != 0) second = seconds(group);
+            v->scale[i] = {nested_scale(__uint_as_float(low), second.x, bias),
+                           nested_scale(__uint_as_float(high), second.y, bias)};
+            if (!there) v->scale[i] = {0, 0};
         }
     }
 
@@ -86,15 +87,13 @@ struct GemvWarp : GemvSlot<T, Decode, kind, kGroupTiles, Rows> {
 
     // Coded scales that need no table. Where w ends before a group x is 0, and code 0 a number.
     __device__ void begin_coded(Lane *v) const {
-        const uint32_t first = unit_groups<kGroupTiles>(p, unit).first;
         const float one = __uint_as_float(shared_load_4(kSecond));
         uint32_t both[kGroups];
 #pragma unroll
         for (uint32_t i = 0; i < kGroups; ++i) {
             uint32_t group;
             const bool there = find_group(unit.column, i, &group);
-            const uint32_t mine = (group - first) * 8 + row;
-            both[i] = there ? shared_load_2(slot + Map::kScales + mine * 2) : 0;
+            both[i] = there ? shared_load_2(scales_at(i, group)) : 0;
         }
         const auto decode = [&](qk_format coded) {
 #pragma unroll
@@ -108,13 +107,16 @@ struct GemvWarp : GemvSlot<T, Decode, kind, kGroupTiles, Rows> {
         if (kind == ScaleKind::kNested && Decode::kLut4 && p.coded != QK_FORMAT_LUT8) {
             return begin_coded(v);
         }
+        if constexpr (kind == ScaleKind::kNested) begin_nested(v);
         uint32_t bytes[2] = {};
 #pragma unroll
         for (uint32_t i = 0; i < kGroups; ++i) {
-            uint32_t group;
-            const bool there = find_group(unit.column, i, &group);
-            v->scale[i] = scales(i, group);
-            if (!there) v->scale[i] = {0, 0};
+            if constexpr (kind != ScaleKind::kNested) {
+                uint32_t group;
+                const bool there = find_group(unit.column, i, &group);
+                v->scale[i] = scale_pair<kind>(scales_at(i, group));
+                if (!there) v->scale[i] = {0, 0};
+            }
             if constexpr (!Decode::kLut4) {
                 const uint32_t byte = shared_load_1(slot + Map::kZeros + i * 32 + pair * 8 + row);
                 if (kGroupTiles > 0) v->zero[i] = Decode::zeros(byte);
