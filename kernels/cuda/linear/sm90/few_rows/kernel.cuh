@@ -78,21 +78,21 @@ struct FewRowsConsumer {
         }
     }
 
-    // Nested scales: the four lanes of a row have one group of the chunk each.
-    __device__ float2 own_scales(uint32_t from, int32_t row_tile, int32_t chunk) const {
+    // Nested scales: of the four lanes with rows r and r + 8 two have those of r, two those of
+    // r + 8, a group of the chunk each.
+    __device__ float own_scale(uint32_t from, int32_t row_tile, int32_t chunk) const {
         if constexpr (kind == ScaleKind::kNested) {
-            const uint32_t group = lane % Map::kGroups;
-            const uint32_t both = shared_load_2(from + group * Map::kGroupScales);
-            const int64_t row = int64_t(row_tile) * 16 + lane / 4;
-            const int32_t number = chunk * int32_t(Map::kGroups) + int32_t(group);
-            return {seconds.scale(p, both & 255, row, number, scale_bias),
-                    seconds.scale(p, both >> 8, row + 8, number, scale_bias)};
+            const uint32_t group = lane % Map::kGroups, below = lane / 2 % 2;
+            const uint32_t code = shared_load_1(from + group * Map::kGroupScales + below);
+            const uint32_t row = uint32_t(row_tile) * 16 + lane / 4 + below * 8;
+            const uint32_t number = uint32_t(chunk) * Map::kGroups + group;
+            return seconds.scale(p, code, row, number, scale_bias);
         }
-        return {};
+        return 0;
     }
-    __device__ float2 group_scales(uint32_t from, uint32_t group, float2 own) const {
+    __device__ float2 group_scales(uint32_t from, uint32_t group, float own) const {
         if constexpr (kind == ScaleKind::kNested) {
-            return {__shfl_sync(~0u, own.x, int(group), 4), __shfl_sync(~0u, own.y, int(group), 4)};
+            return {__shfl_sync(~0u, own, int(group), 4), __shfl_sync(~0u, own, int(group + 2), 4)};
         } else {
             return scale_pair<kind>(from + group * Map::kGroupScales);
         }
@@ -106,10 +106,9 @@ struct FewRowsConsumer {
     __device__ uint32_t part_scales(int32_t row_tile, int32_t chunk, uint32_t part) const {
         const uint32_t from = scales + slot.index * Map::kStage + part * Map::kGroupScales;
         if constexpr (kind == ScaleKind::kNested) {
-            const int64_t row = int64_t(row_tile) * 16 + lane / 4;
-            const int32_t group = chunk * (kTiles * 4 >> p.part_shift) + int32_t(part);
-            const float2 both =
-                seconds.scales(p, shared_load_2(from), row, p.n - 1, group, scale_bias);
+            const uint32_t row = uint32_t(row_tile) * 16 + lane / 4;
+            const uint32_t group = uint32_t(chunk) * (kTiles * 4 >> p.part_shift) + part;
+            const float2 both = seconds.scales(p, shared_load_2(from), row, ~0u, group, scale_bias);
             return pack_pair(T{}, both.x, both.y);
         } else {
             return scale_pair_as<T, kind>(from);
@@ -154,7 +153,7 @@ struct FewRowsConsumer {
     __device__ void multiply_groups(int32_t row_tile, int32_t chunk,
                                     float (&sum)[kBatches][4]) const {
         const uint32_t offset = slot.index * Map::kStage;
-        const float2 own = own_scales(scales + offset, row_tile, chunk);
+        const float own = own_scale(scales + offset, row_tile, chunk);
         uint4 q[kTiles];
         float2 scale[kTiles];
         Zeros zero[kTiles] = {};
