@@ -31,7 +31,7 @@ __device__ float table_unit(const LaneEntries &entries) {
         const uint32_t bits = entry & 0x7fffffffu;
         if (bits < 0x7f800000u) most = max(most, bits);
     }
-    for (int i = 1; i < 32; i *= 2) most = max(most, __shfl_xor_sync(~0u, most, i));
+    most = __reduce_max_sync(~0u, most);
     return __uint_as_float(uint32_t(max(int32_t(most >> 23) - kMost, 1)) << 23);
 }
 

@@ -65,7 +65,7 @@ __global__ void __launch_bounds__(kBytesThreads, 1)
     if constexpr (Warp::kTable) {
         if (std::is_same_v<T, F16>) work.unit = table_unit<14>(entries);
         work.finite = finite_code(entries) * 0x01010101u;
-        if (!fill_table<T>(entry, work.unit, nullptr)) {
+        if (!fill_table<T>(entries, entry, work.unit, nullptr)) {
             work.drain();
             const LinearView &o = p.o;
             return multiply_slowly<T>(

@@ -100,13 +100,14 @@ struct TableBytes {
     }
 };
 
+__device__ inline bool is_finite(uint32_t bits) { return (bits & 0x7fffffffu) < 0x7f800000u; }
+
 // The number of an entry that is a number; 0 where there is none. By whole warps.
 __device__ inline uint32_t finite_code(const LaneEntries &entries) {
     uint32_t code = 0;
 #pragma unroll
     for (uint32_t i = 0; i < 8; ++i) {
-        const bool finite = (entries.bits[i] & 0x7fffffffu) < 0x7f800000u;
-        code = finite ? i * 32 + threadIdx.x % 32 : code;
+        code = is_finite(entries.bits[i]) ? i * 32 + threadIdx.x % 32 : code;
     }
     return __reduce_max_sync(~0u, code);
 }
@@ -119,7 +120,9 @@ struct TwoTerms {
 };
 
 __device__ inline TwoTerms two_terms(F16, float entry, float unit) {
-    const float scaled = __fdiv_rn(entry, unit);
+    // The inverse of a power of two, so exactly a quotient.
+    const float inverse = __uint_as_float((254u << 23) - __float_as_uint(unit));
+    const float scaled = __fmul_rn(entry, inverse);
     const __half first = __float2half_rn(scaled);
     const float rest = isfinite(scaled) ? __fadd_rn(scaled, -__half2float(first)) : 0.0f;
     const __half second = __float2half_rn(rest);
@@ -136,23 +139,28 @@ __device__ inline TwoTerms two_terms(BF16, float entry, float) {
 }
 
 // By the 512 threads of a block, with entry threadIdx.x / 2 each; ends with a barrier. False where
-// two terms are not exact enough, or where no entry is a number.
+// two terms are not exact enough, or where no entry is a number. Lanes side by side store at banks
+// of their own.
 template <class T>
-__device__ bool fill_table(float entry, float unit, uint8_t *table) {
+__device__ bool fill_table(const LaneEntries &entries, float entry, float unit, uint8_t *table) {
     const uint32_t b = threadIdx.x / 2;
     const TwoTerms of = two_terms(T{}, entry, unit);
     const uint32_t to = b % 128 * 256 + b / 128 * 128 + threadIdx.x % 2 * 64;
 #pragma unroll
     for (uint32_t i = 0; i < 4; ++i) {
-        const uint4 entries = {of.word, of.word, of.word, of.word};
+        const uint32_t at = to + (i + b) % 4 * 16;
+        const uint4 words = {of.word, of.word, of.word, of.word};
 #if defined(QK_CUDA_SIMULATED)
-        *reinterpret_cast<uint4 *>(table + to + i * 16) = entries;
+        *reinterpret_cast<uint4 *>(table + at) = words;
 #else
-        shared_store_16(kBytesStart + to + i * 16, entries);
+        shared_store_16(kBytesStart + at, words);
 #endif
     }
-    const bool fits = __syncthreads_and(of.fits) != 0;
-    return __syncthreads_or(isfinite(entry)) != 0 && fits;
+    bool own = false;  // finite, of the lane's entries
+#pragma unroll
+    for (const uint32_t bits : entries.bits) own |= is_finite(bits);
+    const bool any = __any_sync(~0u, own) != 0;
+    return __syncthreads_and(of.fits && any) != 0;
 }
 
 }  // namespace

@@ -50,19 +50,15 @@ struct ByteRowWarp {
         count = total > warp ? (total - warp + kWarps - 1) / kWarps : 0;
     }
 
-    // What is asked for first comes first: some codes, so that the memory is busy while places of
-    // scales are found, then scales and x, which behind all codes would come as late as the last.
+    // What is asked for first comes first: x, which every product waits for, then codes. The memory
+    // is busy with them while the places of scales are found, which a tile's sum waits for.
     __device__ void begin() {
         if (count == 0) return;
         source.enter(p, unit, lane);
+        x.load(p, unit.column, lane);
 #pragma unroll
-        for (int i = 0; i < kDepth; ++i) {
-            source.load(i, tiles[i]);
-            if (i == kDepth / 2 - 1) {
-                scales.load(p, unit, lane);
-                x.load(p, unit.column, lane);
-            }
-        }
+        for (int i = 0; i < kDepth; ++i) source.load(i, tiles[i]);
+        scales.load(p, unit, lane);
     }
 
     __device__ void add_tile(int tile, const ByteTile &codes, const float2 &scale) {
@@ -168,7 +164,7 @@ __global__ void __launch_bounds__(kThreads, 1)
     if constexpr (kTable) {
         if (std::is_same_v<T, F16>) work.table_unit = table_unit<14>(entries);
         work.finite = finite_code(entries) * 0x01010101u;
-        if (!fill_table<T>(entry, work.table_unit, table)) {
+        if (!fill_table<T>(entries, entry, work.table_unit, table)) {
             for (int32_t i = 0; i < rows_of_block(p.plan, blockIdx.x); ++i) {
                 const int64_t first = unit_row(i) * int64_t{16};
                 multiply_slowly<T>(p.w, p.x, p.bias_type, p.bias, p.y, p.w.geometry.n,
