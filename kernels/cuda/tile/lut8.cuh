@@ -21,6 +21,16 @@ __device__ inline LaneEntries load_entries(const uint8_t *table) {
     return entries;
 }
 
+// The largest over a warp, in every lane.
+__device__ inline uint32_t warp_max(uint32_t x) {
+#if __CUDA_ARCH__ >= 800
+    return __reduce_max_sync(~0u, x);
+#else
+    for (int half = 16; half > 0; half /= 2) x = max(x, __shfl_xor_sync(~0u, x, half));
+    return x;
+#endif
+}
+
 // A power of two that scales the table's largest entry to 2^`most` or just below twice that: f16
 // has the digits but not the range. By whole warps.
 template <int kMost>
@@ -31,8 +41,7 @@ __device__ float table_unit(const LaneEntries &entries) {
         const uint32_t bits = entry & 0x7fffffffu;
         if (bits < 0x7f800000u) most = max(most, bits);
     }
-    most = __reduce_max_sync(~0u, most);
-    return __uint_as_float(uint32_t(max(int32_t(most >> 23) - kMost, 1)) << 23);
+    return __uint_as_float(uint32_t(max(int32_t(warp_max(most) >> 23) - kMost, 1)) << 23);
 }
 
 template <class T>

@@ -206,15 +206,6 @@ inline int __any_sync(unsigned, int value) {
     return any;
 }
 
-inline unsigned __reduce_max_sync(unsigned, unsigned value) {
-    unsigned most = 0;
-    for (int lane = 0; lane < 32; ++lane) {
-        const unsigned other = __shfl_sync(~0u, value, lane);
-        if (other > most) most = other;
-    }
-    return most;
-}
-
 template <class T>
 T __shfl_down_sync(unsigned, T value, unsigned delta, int width) {
     static_assert(sizeof(T) == 4);

@@ -109,7 +109,7 @@ __device__ inline uint32_t finite_code(const LaneEntries &entries) {
     for (uint32_t i = 0; i < 8; ++i) {
         code = is_finite(entries.bits[i]) ? i * 32 + threadIdx.x % 32 : code;
     }
-    return __reduce_max_sync(~0u, code);
+    return warp_max(code);
 }
 
 // An entry as its two terms; their unit, which sums are multiplied by; whether they are the entry
