@@ -56,47 +56,44 @@ __device__ void fill_scale_codes(const Problem &p, uint32_t to = Map::kScaleCode
     }
 }
 
-// Nested scales: the second scales of a block's rows; they come in as the codes do.
+// Nested scales: the second scales of a block's rows, those from number `first` on; they come in as
+// the codes do.
 template <class Map>
 struct Seconds {
-    uint32_t at;
-    uint32_t all_at;  // where w's first one would be, were all in shared memory
-    uint32_t codes = Map::kScaleCodes;
+    uint32_t at, first, codes = Map::kScaleCodes;
     float one = 0;  // where there is one
 
     template <class Problem>
     __device__ void fill(const Problem &p, Run rows) {
         const uint32_t end = uint32_t(min64(int64_t(rows.last) * 16, p.n)) * p.groups;
-        const uint32_t first = uint32_t(rows.first) * 16 * p.groups >> p.second_shift;
+        first = uint32_t(rows.first) * 16 * p.groups >> p.second_shift;
         const uint32_t last = (end - 1) >> p.second_shift;
-        all_at = at - first * 4;
 #pragma unroll 1
-        for (uint32_t i = first + threadIdx.x; i <= last; i += kRingWarps * 32) {
-            copy_word(all_at + i * 4, p.second + i);
+        for (uint32_t i = threadIdx.x; i <= last - first; i += kRingWarps * 32) {
+            copy_word(at + i * 4, p.second + first + i);
         }
     }
     // Once they are there.
     __device__ void read() { one = __uint_as_float(shared_load_4(at)); }
 
-    // The scale of `row` and `group`, whose 8-bit code is `code`. Rows past the end of w read what
-    // is there.
+    // The scale of `row` and `group`, whose 8-bit code is `code`.
     template <class Problem>
-    __device__ float scale(const Problem &p, uint32_t code, uint32_t row, uint32_t group,
+    __device__ float scale(const Problem &p, uint32_t code, int64_t row, int32_t group,
                            float bias) const {
-        const uint32_t number = (row * p.groups + group) >> p.second_shift;
-        const uint32_t second = shared_load_4(all_at + number * 4);
+        const uint32_t number = uint32_t(min64(row, p.n - 1)) * p.groups + uint32_t(group);
+        const uint32_t second = shared_load_4(at + ((number >> p.second_shift) - first) * 4);
         const uint32_t value = shared_load_4(codes + code * 4);
         return nested_scale(__uint_as_float(value), __uint_as_float(second), bias);
     }
     // Those of `row` and row + 8, none after `last`, whose codes are in `both`.
     template <class Problem>
-    __device__ float2 scales(const Problem &p, uint32_t both, uint32_t row, uint32_t last,
-                             uint32_t group, float bias) const {
+    __device__ float2 scales(const Problem &p, uint32_t both, int64_t row, int64_t last,
+                             int32_t group, float bias) const {
         if (p.coded != QK_FORMAT_LUT8) {
             return coded_pair(p.coded, both, one);
         }
-        return {scale(p, both & 255, min(row, last), group, bias),
-                scale(p, both >> 8, min(row + 8, last), group, bias)};
+        return {scale(p, both & 255, min64(row, last), group, bias),
+                scale(p, both >> 8, min64(row + 8, last), group, bias)};
     }
 };
 

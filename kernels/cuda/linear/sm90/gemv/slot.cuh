@@ -185,10 +185,12 @@ struct GemvSlot {
         copies_arrive(barrier);
     }
 
-    // The second scales of a group in rows r and r + 8; past the end of w they are what is there.
+    // The second scales of a group in rows r and r + 8. Past the end of k they are what is there,
+    // or, where they come from w's plane, those of the last group.
     __device__ float2 seconds(uint32_t group) const {
         const uint32_t of_w = uint32_t(w_row) * 16 + row;
         if constexpr (!Rows::kOwn) {
+            group = min(group, p.groups - 1);
             return {places.second(p, of_w, group), places.second(p, of_w + 8, group)};
         }
         const uint32_t number = of_w * p.groups + group, below = number + p.groups * 8;

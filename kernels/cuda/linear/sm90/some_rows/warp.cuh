@@ -101,10 +101,10 @@ struct SomeRowsChunks {
                 const int32_t group = kGroup < 128 ? chunk * kChunkGroups + group_from + int32_t(at)
                                                    : (chunk * kSomeRowsColumns) >> p.group_shift;
                 // A row that is not of this block has no second scale here.
-                const uint32_t end = uint32_t(part.rows.last) * 16 - 1;
-                const uint32_t row =
-                    uint32_t(part.rows.first + pair * 2 + int32_t(below)) * 16 + lane / 4;
-                const uint32_t there = min(uint32_t(group), p.groups - 1);
+                const int64_t end = min64(int64_t(part.rows.last) * 16, p.n) - 1;
+                const int64_t row =
+                    int64_t(part.rows.first + pair * 2 + int32_t(below)) * 16 + lane / 4;
+                const int32_t there = min(group, int32_t(p.groups) - 1);
                 mine[i] = seconds.scales(p, both, row, end, there, scale_bias);
             }
         }
