@@ -76,14 +76,19 @@ struct Seconds {
     // Once they are there.
     __device__ void read() { one = __uint_as_float(shared_load_4(at)); }
 
-    // The scale of `row` and `group`, whose 8-bit code is `code`.
+    // The scale of a group of a row of this block, by its number in w; past the end of w it is what
+    // is there. `code`: its 8-bit code.
+    template <class Problem>
+    __device__ float scale(const Problem &p, uint32_t code, uint32_t number, float bias) const {
+        const uint32_t second = shared_load_4(at + ((number >> p.second_shift) - first) * 4);
+        const uint32_t value = shared_load_4(codes + code * 4);
+        return nested_scale(__uint_as_float(value), __uint_as_float(second), bias);
+    }
     template <class Problem>
     __device__ float scale(const Problem &p, uint32_t code, int64_t row, int32_t group,
                            float bias) const {
         const uint32_t number = uint32_t(min64(row, p.n - 1)) * p.groups + uint32_t(group);
-        const uint32_t second = shared_load_4(at + ((number >> p.second_shift) - first) * 4);
-        const uint32_t value = shared_load_4(codes + code * 4);
-        return nested_scale(__uint_as_float(value), __uint_as_float(second), bias);
+        return scale(p, code, number, bias);
     }
     // Those of `row` and row + 8, none after `last`, whose codes are in `both`.
     template <class Problem>

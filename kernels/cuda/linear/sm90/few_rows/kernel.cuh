@@ -85,8 +85,8 @@ struct FewRowsConsumer {
             const uint32_t group = lane % Map::kGroups, below = lane / 2 % 2;
             const uint32_t code = shared_load_1(from + group * Map::kGroupScales + below);
             const uint32_t row = uint32_t(row_tile) * 16 + lane / 4 + below * 8;
-            const uint32_t number = uint32_t(chunk) * Map::kGroups + group;
-            return seconds.scale(p, code, row, number, scale_bias);
+            const uint32_t number = row * p.groups + uint32_t(chunk) * Map::kGroups + group;
+            return seconds.scale(p, code, number, scale_bias);
         }
         return 0;
     }
@@ -106,9 +106,10 @@ struct FewRowsConsumer {
     __device__ uint32_t part_scales(int32_t row_tile, int32_t chunk, uint32_t part) const {
         const uint32_t from = scales + slot.index * Map::kStage + part * Map::kGroupScales;
         if constexpr (kind == ScaleKind::kNested) {
-            const uint32_t row = uint32_t(row_tile) * 16 + lane / 4;
-            const uint32_t group = uint32_t(chunk) * (kTiles * 4 >> p.part_shift) + part;
-            const float2 both = seconds.scales(p, shared_load_2(from), row, ~0u, group, scale_bias);
+            const int64_t row = int64_t(row_tile) * 16 + lane / 4;
+            const int32_t group = chunk * (kTiles * 4 >> p.part_shift) + int32_t(part);
+            const float2 both =
+                seconds.scales(p, shared_load_2(from), row, p.n - 1, group, scale_bias);
             return pack_pair(T{}, both.x, both.y);
         } else {
             return scale_pair_as<T, kind>(from);
