@@ -153,12 +153,13 @@ struct GemvSlot {
 
     // Where the scales of the lane's i-th group are: those of rows r and r + 8, side by side.
     __device__ uint32_t scales_at(uint32_t i, uint32_t group) const {
-        uint32_t before = i * 4 + pair;  // groups
-        if constexpr (kScalesTogether && kKnownPlaces) {
-            before = group_of_unit(i);
-        } else if constexpr (kScalesTogether) {
-            before = group - unit_groups<kGroupTiles>(p, unit).first;
+        if constexpr (Decode::kLut4 && kKnownPlaces) {
+            // In this sequence, or some instances spill.
+            return slot + Map::kScales + row * kPairBytes<kind> +
+                   group_of_unit(i) * Map::kGroupBytes;
         }
+        uint32_t before = i * 4 + pair;  // groups
+        if constexpr (kScalesTogether) before = group - unit_groups<kGroupTiles>(p, unit).first;
         return slot + Map::kScales + (before * 8 + row) * kPairBytes<kind>;
     }
 
