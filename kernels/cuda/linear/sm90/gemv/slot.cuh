@@ -55,8 +55,6 @@ struct GemvSlot {
     // Whether a lane's two groups are known to be tiles side by side. Experts' kernels, which spill
     // registers, take 1 to 2% longer if they use that.
     static constexpr bool kTilePair = kGroupTiles == 1 && Rows::kOwn;
-    // Whether the places of a lane's groups in a unit are constants.
-    static constexpr bool kKnownPlaces = kOfParts > 1 || kTilePair;
     using Map = SlotMap<kind, Decode::kLut4, kGroups>;
     static constexpr uint32_t kCodes = kSharedStart + (Decode::kLut4 ? kTableBytes : 0);
     static constexpr uint32_t kSlots = kCodes + (kind == ScaleKind::kNested ? 256 * 4 : 0);
@@ -134,7 +132,7 @@ struct GemvSlot {
         if (elect_one()) copy_codes(half);
     }
 
-    // The lane's i-th group, counted from the unit's first; kKnownPlaces.
+    // The lane's i-th group, counted from the unit's first; not for groups of several tiles.
     __device__ uint32_t group_of_unit(uint32_t i) const {
         if constexpr (kOfParts == 4) return (pair / 2 * 4 + i / 2) * 4 + pair % 2 * 2 + i % 2;
         return pair * kGroups + i;
@@ -142,7 +140,7 @@ struct GemvSlot {
 
     // The same in a unit's column; false where w ends before it.
     __device__ bool find_group(int32_t column, uint32_t i, uint32_t *group) const {
-        if constexpr (kKnownPlaces) {
+        if constexpr (kOfParts > 1 || kTilePair) {
             *group = uint32_t(column) * (kUnitTiles * kOfParts) + group_of_unit(i);
             return *group < p.groups;
         }
@@ -153,13 +151,17 @@ struct GemvSlot {
 
     // Where the scales of the lane's i-th group are: those of rows r and r + 8, side by side.
     __device__ uint32_t scales_at(uint32_t i, uint32_t group) const {
-        if constexpr (Decode::kLut4 && kKnownPlaces) {
-            // In this sequence, or some instances spill.
+        if constexpr (Decode::kLut4 && kOfParts > 1) {
+            // Added up in this sequence, or some instances spill.
             return slot + Map::kScales + row * kPairBytes<kind> +
                    group_of_unit(i) * Map::kGroupBytes;
         }
         uint32_t before = i * 4 + pair;  // groups
-        if constexpr (kScalesTogether) before = group - unit_groups<kGroupTiles>(p, unit).first;
+        if constexpr (kTilePair && kScalesTogether) {
+            before = group_of_unit(i);
+        } else if constexpr (kScalesTogether) {
+            before = group - unit_groups<kGroupTiles>(p, unit).first;
+        }
         return slot + Map::kScales + (before * 8 + row) * kPairBytes<kind>;
     }
 
