@@ -87,20 +87,44 @@ concept Scales = requires(const char *from, const float *values, float *to, cons
     static_cast<LookUpColumns>(Isa::columns_lookup(device));
 };
 
-// What 16 rows of w have in the 8 steps of 128 columns, one number a row. Where groups straddle
+// What kRows rows of w have in the 8 steps of 128 columns, one number a row. Where groups straddle
 // rows a row has its group's numbers up to ends[row] columns of it, then those of the group after,
-// which are 16 numbers on.
-struct StepsOf16 {
-    const float *scale[8], *minus_zero[8];
-    int32_t at[8];  // columns of the group before the step
+// which are kRows numbers on.
+template <int64_t kRows>
+struct StepsOf {
+    const float *scale[8];
+    const float *less[8];  // is added: minus the group's zero, or minus its minimum
+    int32_t at[8];         // columns of the group before the step
     const int32_t *ends;
+
+    // Steps from `column` columns of the first group on; groups have `size` columns, 16 or more.
+    void place(int64_t column, int64_t size, const float (*scales)[kRows],
+               const float (*of_less)[kRows]) {
+        int64_t group = column / size, of_group = column % size;
+        for (int64_t step = 0; step < 8; ++step, of_group += 16) {
+            if (of_group >= size) ++group, of_group -= size;
+            scale[step] = scales[group];
+            less[step] = of_less[group];
+            at[step] = int32_t(of_group);
+        }
+    }
+
+    // Where groups straddle rows: the numbers of 16 rows from `row` on, out of scale[step] or
+    // less[step], at a column of the step.
+    template <class Isa>
+    QK_INLINE Lanes<Isa> at_column(const float *of_step, int64_t step, int32_t column,
+                                   int64_t row = 0) const {
+        const float *const now = of_step + row;
+        return Isa::where_past(ends + row, at[step] + column, Isa::load_f32(now + kRows),
+                               Isa::load_f32(now));
+    }
 };
 
 // Rows to columns: 16 x 16 dwords, 16 x 64 bytes, strides in bytes, and packed codes straight to
 // weights.
 template <class Isa>
 concept Transposes = requires(const uint8_t *const (&codes)[2], Table<Isa> table,
-                              const StepsOf16 &steps, const void *from, void *to, float *out,
+                              const StepsOf<16> &steps, const void *from, void *to, float *out,
                               const uint8_t *bytes, uint8_t (*columns)[16]) {
     Isa::transpose_block(from, int64_t{64}, to, int64_t{64});
     Isa::transpose_bytes(bytes, int64_t{64}, columns);  // 16 rows of 64 bytes

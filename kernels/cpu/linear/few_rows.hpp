@@ -19,14 +19,10 @@ constexpr int64_t kFewAhead = 1024;  // bytes of codes fetched ahead of use: 2 c
 // What is added to an entry: minus the group's zero before it is scaled, minus its minimum after.
 enum class Less { kNothing, kZeros, kMinima };
 
-// A step of 16 columns has a number a row. Where groups straddle rows a row has its group's numbers
-// up to ends[row] columns of it, then those of the group after, which are kFewRowsOfW numbers on.
 struct FewChunk {
     const uint8_t *codes[kFewRowsOfW / 8];  // of a block of 8 rows; past the last the first repeats
     int64_t pitch;                          // bytes from row to row of a block
-    const float *scale[8], *less[8];        // of a step
-    int32_t at[8];                          // columns of the group before the step
-    const int32_t *ends;
+    StepsOf<kFewRowsOfW> steps;
     const float (*x)[kSlabColumns];
     int64_t rows, columns;
 };
@@ -126,15 +122,8 @@ class FewRows {
         chunk_.pitch =
             codes_.load_chunk(first_block_, blocks_, chunk, Products::kTakesRows, chunk_.codes);
         for (int64_t b = blocks_; b < rows_ / 8; ++b) chunk_.codes[b] = chunk_.codes[0];
-        int64_t group = (column - first_column_) / s.group_size;
-        int64_t at = column - first_column_ - group * s.group_size;
-        for (int64_t step = 0; step < 8; ++step, at += 16) {
-            if (at >= s.group_size) ++group, at -= s.group_size;
-            chunk_.scale[step] = scale_[group];
-            chunk_.less[step] = minus_[group];
-            chunk_.at[step] = int32_t(at);
-        }
-        chunk_.ends = ends_;
+        chunk_.steps.place(column - first_column_, s.group_size, scale_, minus_);
+        chunk_.steps.ends = ends_;
         chunk_.x = x_;
         chunk_.rows = 8 * blocks_;
         chunk_.columns = columns;

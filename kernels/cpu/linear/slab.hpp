@@ -54,7 +54,7 @@ class SlabDecoder {
           lowered_(has_minimum(w)), scales_(w, device),
           minima_(w, lowered_ ? w.minimum : w.scale, device), any_scales_(w), zeros_(w), codes_(w),
           decoder_(w), entries_(packed_entries<Isa>(w)) {
-        for (auto &group : minus_zero_) {
+        for (auto &group : less_) {
             for (float &zero : group) zero = -0.0f;  // which leaves an entry of -0 as it is
         }
         for (int32_t &end : ends_) end = INT32_MAX;
@@ -81,16 +81,11 @@ class SlabDecoder {
     // Once a block of columns: divisions take time.
     void number_groups(int64_t column, int64_t end) {
         if (column == column_) return;
-        const int64_t size = s_.group_size, first = s_.flat ? 0 : column % size;
+        const int64_t size = s_.group_size;
         column_ = column;
         group_ = column / size;
         groups_ = s_.flat ? ceil_div(end - column - 1, size) + 1 : ceil_div(end, size) - group_;
-        for (int64_t step = 0; step < 8; ++step) {
-            const int64_t at = first + min64(step * 16, (end - column - 1) / 16 * 16);
-            steps_.at[step] = int32_t(at % size);
-            steps_.scale[step] = scale_[at / size];
-            steps_.minus_zero[step] = minus_zero_[at / size];
-        }
+        steps_.place(s_.flat ? 0 : column % size, size, scale_, less_);
     }
 
     // 16 rows of any layout: decoded by rows, then transposed.
@@ -135,7 +130,7 @@ class SlabDecoder {
             const GroupIndex first = group_of(s_, row + i, column);
             const int64_t last = group_of(s_, row + i, end - 1).group;
             for (int64_t g = 0; g <= last - first.group; ++g) {
-                minus_zero_[g][i] = -float(zero_of(w_, {first.row, first.group + g}));
+                less_[g][i] = -float(zero_of(w_, {first.row, first.group + g}));
             }
         }
     }
@@ -187,7 +182,7 @@ class SlabDecoder {
             }
             for (int64_t i = 0; i < rows && w_.zero != nullptr; i += 8) {
                 const uint32_t word = zeros_.read((row + i) / 8, group_ + g);
-                minus_zeros_8(reinterpret_cast<const uint8_t *>(&word), minus_zero_[g] + i);
+                minus_zeros_8(reinterpret_cast<const uint8_t *>(&word), less_[g] + i);
             }
         }
     }
@@ -196,13 +191,11 @@ class SlabDecoder {
                               float *to) const {
         const int64_t step = column / 16;
         const auto of_rows = [&](const float *from) QK_INLINE {
-            const Lanes<Isa> now = Isa::load_f32(from);
-            if (!flat) return now;
-            return Isa::where_past(ends_, steps_.at[step] + int32_t(column % 16),
-                                   Isa::load_f32(from + 16), now);
+            return flat ? steps_.template at_column<Isa>(from, step, int32_t(column % 16))
+                        : Isa::load_f32(from);
         };
         const Lanes<Isa> entry =
-            Isa::add(Isa::template look_up<nibble>(table, words), of_rows(steps_.minus_zero[step]));
+            Isa::add(Isa::template look_up<nibble>(table, words), of_rows(steps_.less[step]));
         Isa::store_f32(to + column * kSlab<Isa>, Isa::mul(entry, of_rows(steps_.scale[step])));
     }
 
@@ -293,7 +286,7 @@ class SlabDecoder {
         prefetch(reinterpret_cast<const uint8_t *>(scales) + groups_ * 32);
         if (w_.zero == nullptr) return;
         const uint8_t *const zeros = packed_zeros(w_, block, group_);
-        for (int64_t g = 0; g < groups_; ++g) minus_zeros_8(zeros + 4 * g, minus_zero_[g] + place);
+        for (int64_t g = 0; g < groups_; ++g) minus_zeros_8(zeros + 4 * g, less_[g] + place);
     }
 
     template <bool zeros, bool cuts>
@@ -316,9 +309,9 @@ class SlabDecoder {
     Table<Isa> entries_;
     int64_t column_ = -1, group_ = 0, groups_ = 0;  // of the columns that are decoded
     alignas(64) int32_t ends_[16];
-    StepsOf16 steps_ = {{}, {}, {}, ends_};
+    StepsOf<16> steps_ = {{}, {}, {}, ends_};
     alignas(64) float scale_[kGroups + 1][16] = {};
-    alignas(64) float minus_zero_[kGroups + 1][16];
+    alignas(64) float less_[kGroups + 1][16];
     alignas(64) float weights_[kSlabColumns / 16][8][16] = {};
 };
 

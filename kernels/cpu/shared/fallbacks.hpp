@@ -142,14 +142,12 @@ struct Fallbacks : Base {
     // stored at to[column * pitch]. `codes`: of rows 0..7 and 8..15.
     template <bool zeros, bool cuts>
     static void look_up_transposed(const uint8_t *const (&codes)[2], const Table &entries,
-                                   const StepsOf16 &steps, float *to, int64_t pitch) {
+                                   const StepsOf<16> &steps, float *to, int64_t pitch) {
         uint8_t columns[16][64];
         transpose_rows(codes[0], codes[1], columns);
         const Table table = entries;  // a copy that nothing points to
         const auto scale = [&](int64_t step, int32_t column) QK_INLINE {
-            const float *const from = steps.scale[step];
-            return Base::where_past(steps.ends, steps.at[step] + column, Base::load_f32(from + 16),
-                                    Base::load_f32(from));
+            return steps.template at_column<Base>(steps.scale[step], step, column);
         };
         float starts[8][16];
         for (int64_t step = 0; step < 8; ++step) Base::store_f32(starts[step], scale(step, 0));
@@ -157,7 +155,7 @@ struct Fallbacks : Base {
             const Words words = Base::load_words(columns[j]);
             const auto put = [&]<int step>() QK_INLINE {
                 Lanes entry = Base::template look_up<step>(table, words);
-                if (zeros) entry = Base::add(entry, Base::load_f32(steps.minus_zero[step]));
+                if (zeros) entry = Base::add(entry, Base::load_f32(steps.less[step]));
                 const Lanes of_column = cuts ? scale(step, j) : Base::load_f32(starts[step]);
                 Base::store_f32(to + 16 * step * pitch, Base::mul(entry, of_column));
             };

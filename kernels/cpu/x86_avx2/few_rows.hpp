@@ -128,10 +128,11 @@ class Avx2FewRows {
     };
     template <Less less>
     QK_INLINE static StepOf8 load_step(const FewChunk &chunk, int64_t step, int64_t row) {
-        StepOf8 of = {{chunk.scale[step] + row, chunk.ends + row}, chunk.at[step], {}, {}};
+        const auto &steps = chunk.steps;
+        StepOf8 of = {{steps.scale[step] + row, steps.ends + row}, steps.at[step], {}, {}};
         of.scale = of.less = of.scales.load(of.at);
         if (less != Less::kNothing) {
-            of.less = OfGroups{chunk.less[step] + row, chunk.ends + row}.load(of.at);
+            of.less = OfGroups{steps.less[step] + row, steps.ends + row}.load(of.at);
         }
         return of;
     }

@@ -317,7 +317,7 @@ struct Avx2 : Fallbacks<Avx2Base> {
 
     template <bool zeros, bool cuts>
     static void look_up_transposed(const uint8_t *const (&codes)[2], const Table &entries,
-                                   const StepsOf16 &steps, float *to, int64_t pitch) {
+                                   const StepsOf<16> &steps, float *to, int64_t pitch) {
         uint8_t columns[16][64];
         float values[16];
         transpose_rows(codes[0], codes[1], columns);
@@ -325,9 +325,7 @@ struct Avx2 : Fallbacks<Avx2Base> {
         const Planes planes = load_planes(values);
         float starts[8][16];
         for (int64_t step = 0; step < 8; ++step) {
-            const float *const from = steps.scale[step];
-            store_f32(starts[step],
-                      where_past(steps.ends, steps.at[step], load_f32(from + 16), load_f32(from)));
+            store_f32(starts[step], steps.at_column<Avx2>(steps.scale[step], step, 0));
         }
         for (int64_t i = 0; i < 32; ++i) {  // 8 rows each
             const int64_t rows = i % 2 * 8;
@@ -337,7 +335,7 @@ struct Avx2 : Fallbacks<Avx2Base> {
             for (int64_t step = 0; step < 8; ++step) {
                 __m256 number = entry[step];
                 if constexpr (zeros) {
-                    number = _mm256_add_ps(number, _mm256_loadu_ps(steps.minus_zero[step] + rows));
+                    number = _mm256_add_ps(number, _mm256_loadu_ps(steps.less[step] + rows));
                 }
                 __m256 scale = _mm256_loadu_ps(starts[step] + rows);
                 if constexpr (cuts) {

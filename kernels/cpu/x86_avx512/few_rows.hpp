@@ -81,21 +81,18 @@ class Avx512FewRows {
         const Table<Avx512> entries = entries_;
         const bool straddles = cuts || straddles_;
         for (int64_t step = 0; 16 * step < chunk.columns; ++step) {
-            int32_t at = chunk.at[step];
-            const auto of_rows = [&](const float *from, int v) QK_INLINE {
-                const Lanes<Avx512> now = Avx512::load_f32(from + 16 * v);
-                if (!straddles) return now;
-                return Avx512::where_past(chunk.ends + 16 * v, at,
-                                          Avx512::load_f32(from + kFewRowsOfW + 16 * v), now);
+            const auto of_rows = [&](const float *from, int64_t c, int v) QK_INLINE {
+                return straddles ? chunk.steps.at_column<Avx512>(from, step, int32_t(c), 16 * v)
+                                 : Avx512::load_f32(from + 16 * v);
             };
             Lanes<Avx512> scale[kVectors], by[kVectors];
             QK_UNROLL
             for (int v = 0; v < kVectors; ++v) {
-                scale[v] = of_rows(chunk.scale[step], v);
-                by[v] = less == Less::kNothing ? scale[v] : of_rows(chunk.less[step], v);
+                scale[v] = of_rows(chunk.steps.scale[step], 0, v);
+                by[v] = less == Less::kNothing ? scale[v] : of_rows(chunk.steps.less[step], 0, v);
             }
             const int64_t end = min64(16 * step + 16, chunk.columns);
-            for (int64_t c = 16 * step; c < end; ++c, ++at) {
+            for (int64_t c = 16 * step; c < end; ++c) {
                 const __m512i *const words = words_[word_[c]];
                 const __m512i shift = _mm512_set1_epi32(int(shift_[c]));
                 Lanes<Avx512> weight[kVectors];
@@ -103,7 +100,7 @@ class Avx512FewRows {
                 for (int v = 0; v < kVectors; ++v) {
                     const Words<Avx512> codes = {_mm512_srlv_epi32(words[v], shift)};
                     Lanes<Avx512> number = Avx512::look_up<0>(entries, codes);
-                    if (cuts) scale[v] = of_rows(chunk.scale[step], v);
+                    if (cuts) scale[v] = of_rows(chunk.steps.scale[step], c % 16, v);
                     if (less == Less::kZeros) number = Avx512::add(number, by[v]);
                     number = Avx512::mul(number, scale[v]);
                     if (less == Less::kMinima) number = Avx512::add(number, by[v]);

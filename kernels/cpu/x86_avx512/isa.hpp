@@ -314,7 +314,7 @@ struct Avx512 : Avx512Chunks, Avx512Transposes {
     // See Fallbacks.
     template <bool zeros, bool cuts>
     QK_INLINE static void look_up_transposed(const uint8_t *const (&codes)[2], const Table &table,
-                                             const StepsOf16 &steps, float *to, int64_t pitch) {
+                                             const StepsOf<16> &steps, float *to, int64_t pitch) {
         Words words[16];
         transpose_words(codes[0], codes[1], words);
         const Table entries = table;
@@ -322,10 +322,10 @@ struct Avx512 : Avx512Chunks, Avx512Transposes {
             const int32_t at = steps.at[step];
             const Lanes now = load_f32(steps.scale[step]), next = load_f32(steps.scale[step] + 16);
             const Lanes scale = where_past(steps.ends, at, next, now);
-            const Lanes minus_zero = zeros ? load_f32(steps.minus_zero[step]) : zero_lanes();
+            const Lanes less = zeros ? load_f32(steps.less[step]) : zero_lanes();
             _Pragma("GCC unroll 16") for (int j = 0; j < 16; ++j, to += pitch) {
                 Lanes entry = look_up<0>(entries, words[j]);
-                if (zeros) entry = add(entry, minus_zero);
+                if (zeros) entry = add(entry, less);
                 store_f32(to, mul(entry, cuts ? where_past(steps.ends, at + j, next, now) : scale));
                 words[j] = {_mm512_srli_epi32(words[j].v, 4)};
             }
