@@ -1,6 +1,5 @@
 // A slab of 8-bit codes. Groups have any size, along k or straddling rows: a column has a vector of
-// 16 rows' scales, which it shares with its neighbours up to the next one in which a row's group
-// starts.
+// 16 rows' scales, which it shares with the other columns of its group where groups are along k.
 #pragma once
 #include "cpu/linear/slab.hpp"
 
@@ -12,16 +11,20 @@ template <class Isa>
 class ScalesOfColumns {
   public:
     ScalesOfColumns(const Weight &w, const ScalePlane &plane)
-        : s_(w.geometry), plane_(plane), read_(w, plane) {}
+        : s_(w.geometry), plane_(plane), read_(w, plane), any_scales_(w, plane, {}) {
+        for (int64_t c = 0; c < kSlabColumns; ++c) of[c] = vector_[c];
+    }
 
-    // Of columns column .. end, at most kSlabColumns; those past the last have its own.
+    // Of columns column .. end, at most kSlabColumns; those past the last have any.
     void load(int64_t row, int64_t rows, int64_t column, int64_t end) {
-        s_.flat ? load_straddling(row, rows, column, end) : load_along_k(row, rows, column, end);
+        s_.flat ? load_straddling(row, column, end) : load_along_k(row, rows, column, end);
     }
 
     const float *of[kSlabColumns];
 
   private:
+    static constexpr int64_t kPiece = 8;  // groups
+
     QK_NOINLINE void load_along_k(int64_t row, int64_t rows, int64_t column, int64_t end) {
         const int64_t size = s_.group_size;
         if (column != column_) {  // divisions take time
@@ -59,37 +62,35 @@ class ScalesOfColumns {
         for (int64_t i = 0; i < 16; ++i) prefetch(next + i * pitch * int64_t(sizeof(T)));
     }
 
-    QK_NOINLINE void load_straddling(int64_t row, int64_t rows, int64_t column, int64_t end) {
-        const int64_t columns = end - column;
-        uint16_t starts[kSlabColumns] = {};  // a bit for each row whose next group starts there
-        float of_row[16][kSlabColumns + 16];
-        for (int64_t i = 0; i < rows; ++i) {
-            const int64_t at = (row + i) * s_.k + column, first = at / s_.group_size;
-            read_.start(0);
-            read_.read(first, (at + columns - 1) / s_.group_size - first + 1, of_row[i]);
-            vector_[0][i] = of_row[i][0];
-            const int64_t next = (first + 1) * s_.group_size - at;
-            for (int64_t c = next; c < columns; c += s_.group_size) {
-                starts[c] = uint16_t(starts[c] | 1u << i);
+    // Each row's groups from its own first one on; after ends[row] of a group's columns the next.
+    // As many columns at a time as kPiece groups have.
+    QK_NOINLINE void load_straddling(int64_t row, int64_t column, int64_t end) {
+        const int64_t size = s_.group_size;
+        alignas(64) float scale[kPiece + 1][16] = {};
+        alignas(64) int32_t ends[16];
+        for (int64_t from = column; from < end; from += kPiece * size) {
+            const int64_t last = min64(from + kPiece * size, end);
+            const int64_t groups = ceil_div(last - from - 1, size) + 1;
+            for (int64_t i = 0; i < 16; i += 8) {
+                const char *const scales =
+                    any_scales_.load_straddling(row + i, from, groups, ends + i);
+                for (int64_t g = 0; g < groups; ++g) memcpy(scale[g] + i, scales + g * 32, 32);
             }
-        }
-        int64_t now = 0, number[16] = {};
-        for (int64_t c = 0; c < kSlabColumns; ++c) {
-            if (starts[c] != 0) {
-                memcpy(vector_[now + 1], vector_[now], sizeof(vector_[0]));
-                ++now;
+            for (int64_t c = from, g = 0; c < last; c += size, ++g) {
+                const Lanes<Isa> now = Isa::load_f32(scale[g]), next = Isa::load_f32(scale[g + 1]);
+                float(*const to)[16] = vector_ + (c - column);
+                const int32_t columns = int32_t(min64(size, last - c));
+                for (int32_t at = 0; at < columns; ++at) {
+                    Isa::store_f32(to[at], Isa::where_past(ends, at, next, now));
+                }
             }
-            for (uint32_t some = starts[c]; some != 0; some &= some - 1) {
-                const int i = __builtin_ctz(some);
-                vector_[now][i] = of_row[i][++number[i]];
-            }
-            of[c] = vector_[now];
         }
     }
 
     const Geometry &s_;
     const ScalePlane &plane_;
-    RowScales<Isa> read_;
+    RowScales<Isa> read_;                           // along k
+    ScaleBlock<Isa> any_scales_;                    // straddling rows
     int64_t column_ = -1, first_ = 0, groups_ = 0;  // of the columns that `of` is of
     alignas(64) float vector_[kSlabColumns][16] = {};
 };
