@@ -324,8 +324,10 @@ struct Avx2 : Fallbacks<Avx2Base> {
         store_f32(values, {entries.low, entries.high});
         const Planes planes = load_planes(values);
         float starts[8][16];
+        int32_t left[8][16];  // columns, from a step's start on, of a row's group
         for (int64_t step = 0; step < 8; ++step) {
             store_f32(starts[step], steps.at_column<Avx2>(steps.scale[step], step, 0));
+            for (int i = 0; i < 16; ++i) left[step][i] = steps.ends[i] - steps.at[step];
         }
         for (int64_t i = 0; i < 32; ++i) {  // 8 rows each
             const int64_t rows = i % 2 * 8;
@@ -340,7 +342,7 @@ struct Avx2 : Fallbacks<Avx2Base> {
                 __m256 scale = _mm256_loadu_ps(starts[step] + rows);
                 if constexpr (cuts) {
                     const float *const from = steps.scale[step] + rows;
-                    scale = where_past(steps.ends + rows, steps.at[step] + int32_t(i / 2),
+                    scale = where_past(left[step] + rows, int32_t(i / 2),
                                        _mm256_loadu_ps(from + 16), _mm256_loadu_ps(from));
                 }
                 _mm256_storeu_ps(to + (16 * step + i / 2) * pitch + rows,
