@@ -172,20 +172,26 @@ struct Avx2Base : Avx2Planes, Avx2Bytes, Avx2ByteNumbers {
         for (int j = 0; j < kCount; ++j) *sum[j] = {low[j], high[j]};
     }
     // The same of groups that end anywhere: step i is scaled by scales[i], lanes that `before`
-    // leaves out by scales[i + 1].
+    // leaves out by scales[i + 1]. One half of a step has one scale.
     template <bool kCut, int kCount>
     QK_INLINE static void add_steps(const Planes &planes, const uint8_t *codes, const float *scales,
                                     Mask before, const float *const (&x)[kCount],
                                     Lanes *const (&sum)[kCount]) {
-        const auto add_half = [&](int first, __m256 Lanes::*half) QK_INLINE {
+        const auto add_half = [&]<bool mixes>(int first, __m256 Lanes::*half, const float *from)
+                                  QK_INLINE {
             __m256 sums[kCount];
             for (int j = 0; j < kCount; ++j) sums[j] = sum[j]->*half;
-            add_half_steps<kCut>(planes, codes + 4 * first, scales,
-                                 _mm256_castsi256_ps(mask_bits(before, first)), x, first, sums);
+            add_half_steps<mixes>(planes, codes + 4 * first, from,
+                                  _mm256_castsi256_ps(mask_bits(before, first)), x, first, sums);
             for (int j = 0; j < kCount; ++j) sum[j]->*half = sums[j];
         };
-        add_half(0, &Lanes::low);
-        add_half(8, &Lanes::high);
+        if (!kCut || before.count >= 8) {
+            add_half.template operator()<false>(0, &Lanes::low, scales);
+            add_half.template operator()<kCut>(8, &Lanes::high, scales);
+        } else {
+            add_half.template operator()<true>(0, &Lanes::low, scales);
+            add_half.template operator()<false>(8, &Lanes::high, scales + 1);
+        }
     }
 
     // 16 -> 8 -> 4 -> 2 -> 1, lane i with lane i + half.
