@@ -119,11 +119,14 @@ QK_INLINE inline void add_chunk(const Chunk &chunk, const Codes &codes, SumsOf<I
     }
 }
 
+// The first `count` steps of a chunk.
 template <class Isa, int step>
-inline void look_up_steps(const Words<Isa> &words, const Table<Isa> *tables, float (*weights)[16]) {
+inline void look_up_steps(const Words<Isa> &words, const Table<Isa> *tables, int64_t count,
+                          float (*weights)[16]) {
     if constexpr (step < 8) {
+        if (step >= count) return;
         Isa::store_f32(weights[step], Isa::template look_up<step>(tables[step], words));
-        look_up_steps<Isa, step + 1>(words, tables, weights);
+        look_up_steps<Isa, step + 1>(words, tables, count, weights);
     }
 }
 
@@ -135,10 +138,10 @@ QK_NOINLINE void add_tail(const Chunk &chunk, const Codes &codes, int64_t steps,
     for (int row = 0; row < 8; ++row) {
         Table<Isa> tables[8];
         float weights[8][16];
-        for (int64_t step = 0; step < 8; ++step) {
-            tables[step] = weights_of<Isa>(chunk, codes, min64(step, count - 1) / steps, row);
+        for (int64_t step = 0; step < count; ++step) {
+            tables[step] = weights_of<Isa>(chunk, codes, step / steps, row);
         }
-        look_up_steps<Isa, 0>(Isa::load_words(chunk.codes + 64 * row), tables, weights);
+        look_up_steps<Isa, 0>(Isa::load_words(chunk.codes + 64 * row), tables, count, weights);
         for (int64_t step = 0; step < count; ++step) {
             const Mask<Isa> mask = Isa::first_lanes(columns - 16 * step);
             for (int64_t j = 0; j < x_rows; ++j) {

@@ -164,7 +164,8 @@ class FlatRowBlocks {
                                       codes_.table(nullptr, 0, 0), codes_.table(nullptr, 0, 0)};
         for (int row = 0; row < 8; ++row) {
             float entries[8][16];
-            look_up_steps<Isa, 0>(Isa::load_words(codes + 64 * row), tables, entries);
+            look_up_steps<Isa, 0>(Isa::load_words(codes + 64 * row), tables, ceil_div(columns, 16),
+                                  entries);
             const float *scale = steps_.row[row] + step;
             for (int64_t at = 0; at < columns; at += 16, ++scale) {
                 add_step_of_tail<Isa>(entries[at / 16], before_[row], scale[0], scale[1],

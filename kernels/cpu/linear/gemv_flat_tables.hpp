@@ -56,13 +56,15 @@ class PieceRowBlocks {
   public:
     PieceRowBlocks(const LinearArgs &args, const Device &device)
         : args_(args), s_(pieces_of_rows(args.w.geometry)),
-          of_group_(max64(args.w.geometry.group_size / kPiece, 1)), x_(args.x),
-          scales_(args.w, device), codes_(args.w), blocks_(args.w),
+          of_group_(args.w.geometry.group_size / kPiece),
+          of_8_rows_(s_.k * 8 / args.w.geometry.group_size), group_of_code_(args.w.geometry),
+          x_(args.x), scales_(args.w, device), codes_(args.w), blocks_(args.w),
           first_(panel_from(s_, 0, blocks_.most())), cuts_(args.w.geometry.k % 16 != 0) {}
 
     void run(int64_t row_block) {
         for (int64_t row = 0; row < 8; ++row) {
             end_[row] = -(row_block * 8 + row) * s_.k & (kPiece - 1);
+            step_[row] = end_[row] >> 4;
             before_[row] = Isa::first_lanes(end_[row] % 16);
         }
         sum_panels<Isa>(args_, s_, first_, row_block,
@@ -102,20 +104,20 @@ class PieceRowBlocks {
     // is of the piece before where the first chunk starts with a piece.
     const char *scales_of(int64_t row, bool starts, const Panel &panel, float *to) {
         const Geometry &s = args_.w.geometry;
-        const int64_t piece = (row * s.k + panel.first * 128) / kPiece, first = piece / of_group_;
+        const int64_t at_code = row * s.k + panel.first * 128, first = group_of_code_(at_code);
         const int64_t pieces = kPieces * (panel.last - panel.first) + 1;
         if (row >= s.n) {
             memset(to, 0, sizeof(of_row_[0]));
             return reinterpret_cast<const char *>(to);
         }
-        const int64_t last = (piece + pieces - 1) / of_group_;
+        const int64_t last = group_of_code_(at_code + (pieces - 1) * kPiece);
         const int64_t count = min64(last + 1, s.group_count) - first;
-        const int64_t next = first + s.k * 8 / s.group_size;
+        const int64_t next = first + of_8_rows_;
         if (of_group_ == 1) return scales_.load_groups(first, starts, count, next, to);
         alignas(64) float groups[kPitch];
         const char *const from = scales_.load_groups(first, false, count, next, groups);
         typedef float Four __attribute__((vector_size(16)));
-        int64_t at = starts, end = at + of_group_ - piece % of_group_;
+        int64_t at = starts, end = at + (first + 1) * of_group_ - at_code / kPiece;
         for (int64_t g = 0; g < count; ++g, at = end, end += of_group_) {
             const float scale = load_as<float>(from, g);
             const Four four = {scale, scale, scale, scale};
@@ -150,7 +152,7 @@ class PieceRowBlocks {
                                              before_[row]};
                 Lanes<Isa> sums[kCount];
                 for (int j = 0; j < kCount; ++j) sums[j] = all[j].row[row];
-                add_row<kCut, kCount>(end_[row] / 16, of, entries, of_x, sums);
+                add_row<kCut, kCount>(step_[row], of, entries, of_x, sums);
                 for (int j = 0; j < kCount; ++j) all[j].row[row] = sums[j];
             }
         }
@@ -176,7 +178,8 @@ class PieceRowBlocks {
                                       entries, entries, entries, entries};
         for (int row = 0; row < 8; ++row) {
             float weights[8][16];
-            look_up_steps<Isa, 0>(Isa::load_words(codes + 64 * row), tables, weights);
+            look_up_steps<Isa, 0>(Isa::load_words(codes + 64 * row), tables, ceil_div(columns, 16),
+                                  weights);
             const char *const scales = scales_at_[row] + scale * 4;
             for (int64_t at = 0; at < columns; at += 16) {
                 const int64_t piece = (at + kPiece - end_[row]) / kPiece;
@@ -189,15 +192,18 @@ class PieceRowBlocks {
     }
 
     const LinearArgs &args_;
-    const Geometry s_;        // as if rows had whole pieces
-    const int64_t of_group_;  // pieces
+    const Geometry s_;         // as if rows had whole pieces
+    const int64_t of_group_;   // pieces
+    const int64_t of_8_rows_;  // groups
+    const GroupOfCode group_of_code_;
     EachRow<RowOfX<Isa>> x_;
     ScalePanel<Isa> scales_;
     Codes codes_;
     CodesOfBlocks<Isa> blocks_;
     const Panel first_;
     const bool cuts_;
-    int64_t end_[8];  // the first column of a row's chunks where a piece ends
+    int64_t end_[8];   // the first column of a row's chunks where a piece ends
+    int64_t step_[8];  // its step
     Mask<Isa> before_[8];
     const char *scales_at_[8];
     float of_row_[8][kPitch] = {};
