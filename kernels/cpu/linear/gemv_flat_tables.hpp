@@ -74,6 +74,8 @@ class PieceRowBlocks {
 
   private:
     static constexpr int64_t kPieces = 128 / kPiece;  // of a chunk
+    // Chunks that are gathered at once: a panel costs as much as several of them.
+    static constexpr int64_t kMost = 64;
     // Of a panel, the one before and the one after, in whole runs of 16.
     static constexpr int64_t kPitch = kPanelGroups + 32;
     static Geometry pieces_of_rows(const Geometry &s) {
@@ -199,7 +201,7 @@ class PieceRowBlocks {
     EachRow<RowOfX<Isa>> x_;
     ScalePanel<Isa> scales_;
     Codes codes_;
-    CodesOfBlocks<Isa> blocks_;
+    CodesOfBlocks<Isa, kMost> blocks_;
     const Panel first_;
     const bool cuts_;
     int64_t end_[8];   // the first column of a row's chunks where a piece ends

@@ -93,12 +93,26 @@ class CodesOfBlocks {
         const int64_t columns = min64(128, w_.geometry.k - chunk * 128);
         if (columns_) return gather_columns(block, rows, chunk, columns, to);
         const uint8_t *const from = at(block) + chunk * 64;
-        if (rows == 8 && columns == 128 && whole_bytes_) {
-            return pack_rows(from, nibbles_ / 2, ahead, to);
+        if (rows == 8 && columns == 128) {
+            return whole_bytes_ ? pack_rows(from, nibbles_ / 2, ahead, to)
+                                : pack_pairs(from, ahead, to);
         }
         alignas(64) uint8_t some[512];
         copy_rows(block, chunk, some);
         pack_rows(some, 64, ahead, to);
+    }
+    // Pairs of rows of an odd number of nibbles: the second starts in the middle of a byte.
+    QK_NOINLINE void pack_pairs(const uint8_t *from, Ahead ahead, uint8_t *to) const {
+        alignas(64) uint8_t joined[4][64];  // all first: loads wait for stores in parts
+        QK_UNROLL
+        for (int i = 0; i < 4; ++i) join_64(from + i * nibbles_ + nibbles_ / 2, joined[i]);
+        QK_UNROLL
+        for (int i = 0; i < 4; ++i, ahead.from += 2 * ahead.step) {
+            prefetch_stream(ahead.from);
+            prefetch_stream(ahead.from + ahead.step);
+            Isa::template pack_chunk<true>(from + i * nibbles_, to + 128 * i);
+            Isa::template pack_chunk<true>(joined[i], to + 128 * i + 64);
+        }
     }
     // 8 rows of 64 bytes, 0 where there is nothing.
     void copy_rows(int64_t block, int64_t chunk, uint8_t *to) const {
