@@ -14,7 +14,8 @@ namespace {
 
 class Lut8Rows8 : Rows8 {
   public:
-    explicit Lut8Rows8(const LinearArgs &args) : Rows8(args), x_(args.x) {
+    explicit Lut8Rows8(const LinearArgs &args)
+        : Rows8(args), x_(args.x), group_of_code_(args.w.geometry) {
         const Geometry &s = args.w.geometry;
         whole_ = !s.flat && (s.group_size % 64 == 0 || s.groups_per_row == 1);
         load_nested_code(args.w.table, &table_);
@@ -142,9 +143,9 @@ class Lut8Rows8 : Rows8 {
     void spread(const Run &run, int row, int64_t at, int64_t count, float *to) const {
         const Geometry &s = args_.w.geometry;
         const int64_t start = (s.flat ? (run.row + row) * s.k : 0) + run.first;
-        const int64_t column = start % s.group_size + at;
-        const float *scale = groups_.scale[row] + column / s.group_size;
-        int64_t next = s.group_size - column % s.group_size;
+        const int64_t group = group_of_code_(start + at);
+        const float *scale = groups_.scale[row] + group - group_of_code_(start);
+        int64_t next = (group + 1) * s.group_size - start - at;
         for (int64_t c = 0; c < count; ++scale, next += s.group_size) {
             for (; c < min64(next, count); c += 16)
                 Avx512::store_f32(to + c, Avx512::splat(*scale));
@@ -153,6 +154,7 @@ class Lut8Rows8 : Rows8 {
     }
 
     RunsOfX x_;
+    const GroupOfCode group_of_code_;
     bool whole_;
     NestedCode table_;
 };
