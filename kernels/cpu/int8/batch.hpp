@@ -235,24 +235,25 @@ size_t int8_tiles_bytes(const LinearArgs &args, const Device &) {
     return total.ok && uint64_t(total.value) <= SIZE_MAX ? size_t(total.value) : SIZE_MAX;
 }
 
-// Rows that fill the last tile are read as the last row, and never stored.
+// Tile by tile, as their lines are far apart along a row of x. Rows that fill the last tile are
+// read as the last row, and never stored.
 template <class Isa>
 void quantize_tiles(const LinearArgs &args, const Launch &launch, typename Isa::XTile *to) {
-    const int64_t chunks = chunk_count(args.w.geometry);
+    constexpr int64_t kRows = Isa::XTile::kRows, kTiles = Isa::XTile::kBatch / kRows;
+    const int64_t chunks = chunk_count(args.w.geometry), tiles = ceil_div(args.x.rows, kRows);
     const int64_t blocks = groups_of_chunk(args.w.geometry);
     const float unit = 1.0f / int8_steps(*args.w.format);
-    const typename Isa::TileRows to_tile(args.w);
-    constexpr int64_t kRows = Isa::XTile::kRows, kBatch = Isa::XTile::kBatch;
-    const int64_t rows = round_up(args.x.rows, kRows);
-    parallel_ranges(launch.parallel, rows, 1, [&](int64_t first, int64_t last) {
-        for (int64_t row = first; row < last; ++row) {
-            const int64_t batch = row / kBatch * kBatch,
-                          tiles = min64(kBatch, rows - batch) / kRows;
-            typename Isa::XTile *const tile = to + batch / kRows * chunks + (row - batch) / kRows;
-            for_each_chunk<Isa>(args.x, min64(row, args.x.rows - 1),
-                                [&](int64_t chunk, const float *x) {
-                to_tile.put(x, blocks, unit, row % kRows, tile + chunk * tiles);
-            });
+    const typename Isa::TileRows rows(args.w);
+    parallel_ranges(launch.parallel, tiles * chunks, 1, [&](int64_t first, int64_t last) {
+        for (int64_t i = first; i < last; ++i) {
+            const int64_t tile = i / chunks, chunk = i % chunks, of_batch = tile % kTiles;
+            const int64_t batch = tile - of_batch, side_by_side = min64(kTiles, tiles - batch);
+            typename Isa::XTile *const at = to + batch * chunks + chunk * side_by_side + of_batch;
+            for (int64_t j = 0; j < kRows; ++j) {
+                float values[128];
+                load_chunk<Isa>(args.x, min64(tile * kRows + j, args.x.rows - 1), chunk, values);
+                rows.put(values, blocks, unit, j, at);
+            }
         }
     });
 }

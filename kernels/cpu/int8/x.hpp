@@ -100,24 +100,30 @@ inline uintptr_t aligned_workspace(const Launch &launch) {
     return (uintptr_t(launch.workspace) + 63) / 64 * 64;
 }
 
-// body(chunk, x), x 128 numbers: `row` of x as f32, zeros past its end.
+// 128 columns of a row of x as f32, zeros past its end.
+template <class Isa>
+QK_INLINE inline void load_chunk(const Dense &x, int64_t row, int64_t chunk, float (&to)[128]) {
+    const int64_t column = chunk * 128, first = row * row_stride(x) + column;
+    const int64_t count = min64(128, x.columns - column);
+    const char *const from = static_cast<const char *>(x.data) + first * 4;
+    if (x.format->id == QK_FORMAT_F32 && count == 128) {
+        memcpy(to, from, sizeof(to));
+    } else if (x.format->id == QK_FORMAT_F32) {
+        memset(to, 0, sizeof(to));
+        memcpy(to, from, size_t(count) * 4);
+    } else {
+        widen_x<Isa>(x, first, count, to);
+        for (int64_t i = round_up(count, 16); i < 128; ++i) to[i] = 0;
+    }
+}
+
+// body(chunk, x) for each chunk of a row of x.
 template <class Isa, class Body>
 QK_INLINE inline void for_each_chunk(const Dense &x, int64_t row, const Body &body) {
-    const int64_t k = x.columns;
-    for (int64_t column = 0; column < k; column += 128) {
+    for (int64_t chunk = 0; chunk * 128 < x.columns; ++chunk) {
         float values[128];
-        const int64_t count = min64(128, k - column), first = row * row_stride(x) + column;
-        const char *const from = static_cast<const char *>(x.data) + first * 4;
-        if (x.format->id == QK_FORMAT_F32 && count == 128) {
-            memcpy(values, from, sizeof(values));
-        } else if (x.format->id == QK_FORMAT_F32) {
-            memset(values, 0, sizeof(values));
-            memcpy(values, from, size_t(count) * 4);
-        } else {
-            widen_x<Isa>(x, first, count, values);
-            for (int64_t i = round_up(count, 16); i < 128; ++i) values[i] = 0;
-        }
-        body(column / 128, values);
+        load_chunk<Isa>(x, row, chunk, values);
+        body(chunk, values);
     }
 }
 
