@@ -168,12 +168,12 @@ TEST(AmxTiles, StripsAndBatchesChangeNoBit) {
     if (!qk::has(kHere, qk::cpu::kVnniVbmi | qk::cpu::kAvx512Bf16))
         GTEST_SKIP() << "no AVX-512 VNNI, VBMI and BF16 here";
     for (const bool minimum : {false, true}) {
-        WeightCase c = {QK_FORMAT_U4_AFFINE, QK_FORMAT_F16, qk::kLayoutRows8, 1064, 136, 64};
+        WeightCase c = {QK_FORMAT_U4_AFFINE, QK_FORMAT_F16, qk::kLayoutRows8, 536, 136, 64};
         c.grouping = QK_GROUPING_ALONG_K;
         c.minimum = minimum;
         const TestWeight w(c, 7);
         ASSERT_TRUE(w.valid());
-        const TestDense x(QK_FORMAT_F32, 270, c.k, 5), y(QK_FORMAT_F32, 270, c.n, 6);
+        const TestDense x(QK_FORMAT_F32, 530, c.k, 5), y(QK_FORMAT_F32, 530, c.n, 6);
         const qk::LinearArgs args = {x.view(), w.view(), nullptr, y.view()};
         EXPECT_EQ(result(kInt8Stand, args, y, 1),
                   result(qk::cpu::kLinearInt8VnniBatch, args, y, 1));

@@ -1,7 +1,7 @@
 // y = x . transpose(w) + bias in int8 mode for several rows of x. Lanes are rows of w, so that
 // nothing is added across lanes, and codes (Isa::Strip) are decoded once for all rows of x.
 //
-//     a task: 32 (512) rows of w; for batches of 64 (256) rows of x, whose sums it keeps (8, 512
+//     a task: 32 (512) rows of w; for batches of 64 (512) rows of x, whose sums it keeps (8, 1024
 //             KB, the latter in the workspace):
 //         for every 4 chunks of 128 columns, every 32 rows of w
 //             for every chunk (the 4): its codes as integers, [columns][32 rows]   4 or 8 KB

@@ -26,7 +26,7 @@ struct AmxInt8 : Avx512Int8 {
     // 128 columns of a tile's rows of x, in groups of 64 or more.
     struct XTile {
         static constexpr int kRows = 2 * kTileRows16;
-        static constexpr int64_t kBatch = 256, kStrips = 16, kChunks = 4, kAtOnce = 64;
+        static constexpr int64_t kBatch = 512, kStrips = 16, kChunks = 4, kAtOnce = 64;
         static constexpr int64_t kKept = kBatch;  // rows of x that all strips meet in turn
         static constexpr bool kSumsInWorkspace = true;
         alignas(64) int8_t x[kRows][128];
