@@ -2,14 +2,14 @@
 // rows of w times 16 rows of x an instruction.
 //
 //     workspace: x as bf16, once for all tasks    [256 columns][32 rows of x][pair of columns][row]
-//                sums of a batch of up to 256 rows of x         [32 rows of x][row of w][row of x]
-//     a task: up to 512 rows of w at a time, for batches of rows of x:
+//                sums of a batch of up to 512 rows of x         [32 rows of x][row of w][row of x]
+//     a task: up to 256 rows of w at a time, for batches of rows of x:
 //         for panels of 256 columns, for 32 rows of w: their weights                        16 KB
 //             for every 32 rows of x: 8 steps of 32 columns, 2 x 2 tiles of sums,
 //                                     added to the batch's
 //
-// The first cache keeps the weights. The second one keeps a panel of x (128 KB) and the sums (512
-// KB), so that x of a batch, which may be larger, comes from the third once for 512 rows of w.
+// The first cache keeps the weights. The second one keeps a panel of x (256 KB) and the sums (512
+// KB), so that x of a batch, which may be larger, comes from the third once for 256 rows of w.
 //
 // A tile of x has two columns of a row side by side.
 //
@@ -141,7 +141,7 @@ class Bf16Weights {
 };
 
 // Rows of x whose sums a strip keeps: as many in each batch, whole tiles.
-constexpr int64_t kBf16Batch = 256;
+constexpr int64_t kBf16Batch = 512;
 inline int64_t bf16_batch(int64_t rows) {
     return round_up(ceil_div(rows, ceil_div(rows, kBf16Batch)), kBf16Rows);
 }
@@ -155,7 +155,7 @@ template <class Tiles>
 class Bf16Strip {
   public:
     using Session = typename Tiles::Session;
-    static constexpr int64_t kStrip = 512, kRows = kBf16Rows;  // rows of w; the tiles'
+    static constexpr int64_t kStrip = 256, kRows = kBf16Rows;  // rows of w; the tiles'
 
     // `totals`: room for kStrip rows of w and a batch of x.
     Bf16Strip(const LinearArgs &args, const Device &device, const Bf16XTile *x, float *totals)
