@@ -19,7 +19,7 @@ Conditions facts_of_x(const LinearArgs &args) {
     return (m <= kLaneRows ? kLaneSums : kBlockSums) | when(m >= 2, kTwoRows) |
            when(m <= 6, kFewRows) | when(m >= 4, kFourRows) |
            when(m >= (looked_up ? 4 : 5), kFiveRows) | when(m <= 4, kUpToFourRows) |
-           when(m <= 8, kUpToEightRows) | when(m >= 8, kEightRows) | when(m >= 25, kTileRows);
+           when(m <= 8, kUpToEightRows) | when(m >= 8, kEightRows) | when(m >= 13, kTileRows);
 }
 
 Conditions facts_of_groups(const Geometry &s) {
