@@ -43,8 +43,8 @@ ON_CUDA = (
      (("peers/cuda", "bitsandbytes NF4 b64, dequantize + dense"),)),
     ("llama.cpp Q4_0", (("peers/cuda", "llama.cpp Q4_0"),)))
 ON_CPU = (
-    ("qk exact, NF4 b64", "cpu/linear_1", "1 thread", "exact", "cpu/batches", "NF4, groups of 64"),
-    ("qk int8 mode, NF4 b64", "cpu/linear_1", "1 thread", "int8", "cpu/int8_rows",
+    ("qk exact, NF4 b64", "peers/cpu_qk", "1 thread", "exact", "cpu/batches", "NF4, groups of 64"),
+    ("qk int8 mode, NF4 b64", "peers/cpu_qk", "1 thread", "int8", "cpu/int8_rows",
      "NF4, groups of 64, f32 scales"),
     ("ONNX Runtime, int8, b128", "peers/cpu_1", "share of floor", "MatMulNBits b128 CompInt8 M=1",
      "peers/cpu_batches", "int8, groups of 128"),
@@ -57,8 +57,8 @@ ON_CPU = (
 FEW_ROWS = {"NF4, groups of 64": "NF4, f32 scales"}  # of cpu/batches, in cpu/rows_3_to_6
 # The bars that open README.md: one row of x, each project's best kernel of its kind.
 BARS_CPU = (
-    ("qk, int8 mode", "cpu/linear_1", "1 thread", "int8"),
-    ("qk, exact", "cpu/linear_1", "1 thread", "exact"),
+    ("qk, int8 mode", "peers/cpu_qk", "1 thread", "int8"),
+    ("qk, exact", "peers/cpu_qk", "1 thread", "exact"),
     ("BesTLA, int8", "peers/cpu_1", "share of floor", "gemv_4bit_u8s8_fp32 vnni b32"),
     ("XNNPACK, int8", "peers/cpu_1", "share of floor", "qd8-f32-qb4w 1x16c8 vnnigfni b128"),
     ("ik_llama.cpp, int8", "peers/cpu_1", "share of floor", "Q4_0_R8 M=1"),
@@ -170,7 +170,7 @@ def rates(source, system):
 def share_of_floor(source, column, which):
     _, header, rows = read(source)
     shares = next(row for row in rows if which in row and
-                  (source != "cpu/linear_1" or row[1].startswith("NF4, groups of 64")))
+                  (source != "peers/cpu_qk" or row[1].startswith("NF4, groups of 64")))
     return f"{100 * float(shares[header.index(column)].split(',')[0]):.0f}%"
 
 

@@ -18,6 +18,9 @@ except ImportError as error:
     print(f"skipped: {error}")
     sys.exit(77)
 
+CASES = ("nf4 b64 f32", "nf4 b64 nested", "mxfp4", "nvfp4", "u4 g128 f16", "u4 g32 f16",
+         "s8 g128 f16")
+
 
 def main():
     if len(sys.argv) != 3:
@@ -26,8 +29,10 @@ def main():
     for text in open(sys.argv[1], encoding="utf-8"):
         line = json.loads(text)
         if line["bench"] == "peer":
+            if line["m"] > 1 or line["peer"].startswith("qk"):
+                continue
             name = line["peer"]
-        elif line["place"] == "dram" and line["m"] == 1:
+        elif line["place"] == "dram" and line["m"] == 1 and line["case"] in CASES:
             name = f"qk {line['mode']}, {line['case']}"
         else:
             continue

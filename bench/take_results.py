@@ -175,6 +175,35 @@ def experts_beside(lines, others):
     return sorted(found, key=lambda row: models.index(row[0])) if others else []
 
 
+def chains(lines):
+    """Chains of one product after the other, of packed weights."""
+    for line in lines:
+        weights = line["what"].removeprefix("chain ")
+        if weights != line["what"] and not weights.endswith("as stored"):
+            yield [named(weights), f"{line['n']}x{line['k']}", f"{line['us']:.1f}",
+                   f"{line['share']:.2f}"]
+
+
+def layers(lines):
+    """Products of a layer with one row of x: (header, rows), a column for each kind of weights."""
+    rows = {}
+    for line in lines:
+        words = re.fullmatch(r"(layer|backwards) (8b|70b) ([^,]*)(, alone)?", line["what"])
+        if words is None or line["m"] != 1:
+            continue
+        model = f"Llama-3-{words[2].upper()}"
+        label = "alone" if words[4] else "backwards" if words[1] == "backwards" else model
+        share = f", {100 * line['share']:.0f}%" if label == model else ""
+        rows.setdefault((model, label), {})[named(words[3])] = f"{line['us']:.1f}{share}"
+    weights = list(dict.fromkeys(name for row in rows.values() for name in row))
+    labels = ("Llama", "backwards", "alone")
+    ordered = sorted(rows, key=lambda row: (row[0] != "Llama-3-8B", labels.index(
+        row[1].split("-")[0])))
+    return (["us a layer", *weights],
+            ([label, *(rows[model, label].get(name, "") for name in weights)]
+             for model, label in ordered))
+
+
 def take_cuda(folder, data):
     time, commit, card = (folder / "machine.txt").read_text(encoding="utf-8").splitlines()[:3]
     about = {"machine": card, "commit": f"{commit[:7]}, {time[:10]}"}
@@ -220,6 +249,11 @@ def take_cuda(folder, data):
     put("cuda/older_256", "build/cuda-80/bench/bench_cuda_rows rows.json 120 256",
         "{us}, {over_dense}", ["code", "weights", "m", "shape", "us", "over_dense"],
         (row for _, many in translated for row in many))
+    chain = lines_of(folder, "chain")
+    put("cuda/chain", "build/cuda/bench/bench_cuda_chain out.json", "{us} us, {share:%}", shares,
+        chains(chain))
+    header, rows = layers(chain)
+    put("cuda/layers", "build/cuda/bench/bench_cuda_chain out.json", "{us}", header, rows)
     put("cuda/experts", "build/cuda/bench/bench_cuda_experts experts.json", "{us} us, {share:%}",
         ["model", "weights", "shape", "us", "share"], experts(lines_of(folder, "experts")))
     put("peers/experts", "python3 bench/cuda/experts_peers.py experts-peers.json", "{us}",
