@@ -48,7 +48,9 @@ def main():
     axes.barh(0, 0, color="C1", label="2 threads")
     axes.set_yticks(range(len(bars)), list(bars), fontsize=8)
     axes.invert_yaxis()
-    axes.set_xlabel("share of the read floor: median of the shapes, line from least to most")
+    axes.set_xlabel("share of the read floor, of its own bytes: median and range of shapes",
+                    fontsize=8)
+    axes.margins(y=0.01)
     axes.axvline(1, color="gray", linewidth=1)
     axes.legend(fontsize=8, loc="lower right")
     figure.tight_layout()
