@@ -7,7 +7,8 @@ Before each runs a case of qk_bench_cpu_linear, whose floor is the ratio's.
                  [--m 1,16] [--package qk|onnxruntime|bitsandbytes|torch]
 
 One JSON object a line; the floor is a loop that only reads, or of more rows than one the peak of
-f32 multiplications and additions. A package that is missing is named and left out; 77 where all are.
+f32 multiplications and additions. A package that is missing is named and left out; 77 where all
+are.
 """
 import argparse
 import copy
@@ -132,6 +133,8 @@ def torch_calls(n, k, m, threads):
         import torch
     except ImportError as error:
         return missing("torch", error)
+    if not hasattr(torch.ops.aten, "_convert_weight_to_int4pack_for_cpu"):
+        return missing("torch", "too old for 4-bit products")
     torch.set_num_threads(threads)
     version = f"PyTorch {torch.__version__.split('+')[0]}"
     x = torch.randn(m, k, dtype=torch.bfloat16)

@@ -287,16 +287,23 @@ def spelled(name):
 
 
 def cells_of(lines, row_of, column_of, cell_of):
-    """(header of the columns, {row: {column: cell}}), both in the order of the lines; the cells of
-    one place, of several shapes, stand side by side."""
-    rows, columns = {}, []
+    """(header of the columns, rows), both in the order of the lines; the cells of one place, of
+    several shapes, stand side by side, "-" where a shape was not measured."""
+    rows, columns, shapes = {}, [], []
     for line in lines:
-        column = column_of(line)
-        if column not in columns:
-            columns.append(column)
-        rows.setdefault(row_of(line), {}).setdefault(column, []).append(cell_of(line))
-    return columns, ([*row, *(", ".join(cells.get(column, [])) for column in columns)]
+        column, shape = column_of(line), (line.get("n"), line.get("k"))
+        columns += [column] * (column not in columns)
+        shapes += [shape] * (shape not in shapes)
+        rows.setdefault(row_of(line), {}).setdefault(column, {})[shape] = cell_of(line)
+
+    def cell(found):
+        return ", ".join(found.get(shape, "-") for shape in shapes) if found else ""
+    return columns, ([*row, *(cell(cells.get(column)) for column in columns)]
                      for row, cells in rows.items())
+
+
+def three_digits(value):
+    return f"{value:.0f}" if value >= 100 else f"{value:.3g}"
 
 
 def ratio(line):
@@ -340,8 +347,8 @@ def take_cpu_products(folder, put):
 
 def take_cpu(folder, data, prefix):
     machine = json.loads((folder / "machine.txt").read_text(encoding="utf-8"))
-    about = {"machine": f"{machine['cpu']}, {machine['cores']} cores, load {machine['load']:.1f}",
-             "commit": f"{machine['commit'][:7]}, {machine['time'][:10]}"}
+    about = {"machine": f"{machine['cpu']}, {machine['cores']} cores",
+             "commit": f"{machine['commit']}, {machine['time'][:10]}"}
 
     def put(name, command, header, rows):
         store(data, f"cpu/{prefix}{name}", {**about, "command": command}, header, rows)
@@ -356,17 +363,18 @@ def take_cpu(folder, data, prefix):
         [line for mode in ("exact", "int8") for line in parts(folder, f"experts_{mode}_*")],
         lambda line: (line["mode"], threads_of(line)),
         lambda line: f"{line['tokens']} token{'s' * (line['tokens'] > 1)}",
-        lambda line: f"{line['us'] / 1000:.3g}")
+        lambda line: three_digits(line["us"] / 1000))
     put("experts", "qk_bench_cpu_experts --model Qwen3 --mode MODE --threads N",
         ["ms", "threads", *columns], rows)
     columns, rows = cells_of(
         sorted(parts(folder, "peers_*"), key=lambda line: (
-            line["threads"], line["m"], not line["peer"].startswith("qk"))),
+            line["threads"], line["m"], ON_CPU.index((line["n"], line["k"])))),
         lambda line: (line["peer"],),
         lambda line: (f"{line['m']} row{'s' * (line['m'] > 1)}, {threads_of(line)}, "
                       f"{'share of the floor' if line['m'] == 1 else 'GFLOP/s'}"),
         lambda line: ratio(line) if line["m"] == 1 else f"{line['GFLOP/s']:.0f}")
-    put("peers", "bench/cpu_peers.py", ["product", *columns], rows)
+    put("peers", "bench/cpu_peers.py", ["product", *columns],
+        sorted(rows, key=lambda row: not row[0].startswith("qk")))
 
 
 def main():
@@ -377,6 +385,8 @@ def main():
     parser.add_argument("--data", type=pathlib.Path, default=DATA, help="instead of the pages'")
     parser.add_argument("--prefix", default="", help="of the results' names (cpu)")
     options = parser.parse_args()
+    if options.backend == "cuda" and options.prefix:
+        parser.error("--prefix: is of the CPU's results alone")
     if options.backend == "cuda":
         take_cuda(options.results, options.data)
     else:

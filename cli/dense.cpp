@@ -104,7 +104,7 @@ std::string reason_by_shape(const qk_file_tensor &tensor) {
     const std::string name = tensor.name;
     if (is_plain(tensor.dtype)) return std::string(tensor.dtype_name) + ", no weights";
     if (tensor.rank > 1 && matches({"*.experts.*", "*_exps.*"}, name)) {
-        return matches({"*_bias"}, name) ? "bias of experts" : "fused experts";
+        return matches({"*_bias", "*.bias"}, name) ? "bias of experts" : "fused experts";
     }
     if (tensor.rank < 2) return "vector: norm, bias or scale";
     if (tensor.rank > 2) return std::to_string(tensor.rank) + " dimensions";

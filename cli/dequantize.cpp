@@ -111,7 +111,7 @@ Original find_original(const Checkpoint &originals, const qk_layer &layer) {
     Original original = {};
     qk_layer *found = &original.layer;
     if (qk_checkpoint_find_layer(originals.get(), layer.name, found, sizeof *found) != QK_OK) {
-        original.reason = "the original has no such layer";
+        original.reason = "the original has no layer of this name";
     } else if (!is_loadable(*found)) {
         original.reason = std::string("in the original ") + found->reason;
     } else if (found->desc.shape[0] != layer.desc.shape[0] ||

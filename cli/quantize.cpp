@@ -49,14 +49,14 @@ std::string why_expert_kept(const QuantizeOptions &options, const Scheme &scheme
     if (why.empty()) return "";
     throw Failure(kUnsupported, std::string(layer.name) + ": " + why +
                                     (not_read.empty() ? ", and no expert may stay dense" : "") +
-                                    "; with --exclude all is as you say");
+                                    "; give --exclude to write it anyway");
 }
 
 // Why the layer stays dense; "" for one to be quantized.
 std::string why_kept(const QuantizeOptions &options, const Scheme &scheme, const qk_layer &layer) {
     if (!options.include.empty() && !matches(options.include, layer.name)) return "no --include";
     if (matches(options.exclude, layer.name)) return "--exclude";
-    if (scheme.dialect == QK_DIALECT_GPT_OSS) return "gpt-oss has fused experts alone in 4 bits";
+    if (scheme.dialect == QK_DIALECT_GPT_OSS) return "in gpt-oss only fused experts have 4 bits";
     if (!options.exclude.empty()) return unfit(scheme, layer);
     if (is_expert(layer.name)) return why_expert_kept(options, scheme, layer);
     const std::string why = reason_by_name(layer.name);
@@ -86,6 +86,9 @@ const void *data_of(const Checkpoint &checkpoint, const qk_layer &layer) {
 void refuse_idle_patterns(std::vector<qk_layer> layers, const std::vector<Fused> &fused,
                           const std::vector<std::string> &patterns) {
     for (const Fused &mixture : fused) {
+        qk_layer whole = {};
+        whole.name = mixture.experts.name.c_str();
+        layers.push_back(whole);
         for (const DenseLayer &part : mixture.parts) layers.push_back(part.layer);
     }
     select_layers(layers, patterns);
@@ -101,7 +104,7 @@ std::string owner_of_bias(const qk_file_tensor &tensor) {
 // Declares every layer that is to be quantized.
 void plan_layers(const QuantizeOptions &options, const Scheme &scheme, const Checkpoint &checkpoint,
                  const Output &output, Plan *plan) {
-    std::set<std::string> replaced;
+    std::set<std::string> replaced, joined;  // tensors; those of them with the experts of a layer
     std::map<std::string, std::string> reasons;  // of a layer's tensors
     const std::vector<qk_layer> layers = all_layers(checkpoint);
     const std::vector<Fused> fused = plan_fused(options, scheme, checkpoint, &plan->names);
@@ -121,7 +124,7 @@ void plan_layers(const QuantizeOptions &options, const Scheme &scheme, const Che
     for (const Fused &mixture : fused) {
         const std::string &why = mixture.why_kept;
         for (const char *name : {mixture.experts.gate_up.name, mixture.experts.down.name}) {
-            if (why.empty()) replaced.insert(name);
+            if (why.empty()) replaced.insert(name), joined.insert(name);
             reasons[name] = why;
         }
         if (!why.empty()) {
@@ -144,7 +147,7 @@ void plan_layers(const QuantizeOptions &options, const Scheme &scheme, const Che
         const auto found = reasons.find(tensor.name);
         const std::string why = found != reasons.end() ? found->second : reason_by_shape(tensor);
         const std::string owner = owner_of_bias(tensor);
-        if (scheme.dialect == QK_DIALECT_GGUF && replaced.count(owner) != 0) {
+        if (scheme.dialect == QK_DIALECT_GGUF && joined.count(owner) != 0) {
             plan->names.push_back(owner + ".bias");
             tensor.name = plan->names.back().c_str();
         }

@@ -41,7 +41,7 @@ std::string why_bias_unfit(const Checkpoint &checkpoint, const DenseLayer &part,
     const std::string name = tensor + "_bias";
     qk_file_tensor bias;
     if (qk_checkpoint_find_tensor(checkpoint.get(), name.c_str(), &bias) != QK_OK) return "";
-    if (part.experts == 0) return name + " is of all experts";
+    if (part.experts == 0) return name + " has the biases of all experts";
     const int64_t sizes[] = {part.experts, part.layer.desc.shape[0] / part.experts};
     const bool fits =
         bias.rank == 2 && std::equal(sizes, sizes + 2, bias.shape) &&
@@ -103,7 +103,7 @@ std::vector<Fused> plan_fused(const QuantizeOptions &options, const Scheme &sche
         if (linear && !fused.why_kept.empty() && options.exclude.empty()) {
             throw Failure(kUnsupported, experts.name + ": " + fused.why_kept +
                                             ", and transformers does not load dense ones of " +
-                                            type + "; with --exclude all is as you say");
+                                            type + "; give --exclude to write it anyway");
         }
         all.push_back(std::move(fused));
     }

@@ -97,9 +97,10 @@ struct StepsOf {
     int32_t at[8];         // columns of the group before the step
     const int32_t *ends;
 
-    // Steps from `column` columns of the first group on; groups have `size` columns, 16 or more.
-    void place(int64_t column, int64_t size, const float (*scales)[kRows],
-               const float (*of_less)[kRows]) {
+    // Steps from `column` columns of the first group on; groups have `size` columns, 16 or more, or
+    // are rows, whose steps past the end are not used.
+    QK_INLINE void place(int64_t column, int64_t size, const float (*scales)[kRows],
+                         const float (*of_less)[kRows]) {
         int64_t group = column / size, of_group = column % size;
         for (int64_t step = 0; step < 8; ++step, of_group += 16) {
             if (of_group >= size) ++group, of_group -= size;

@@ -170,12 +170,13 @@ class Errors(Case):
         report = self.run_json("dequantize", packed, out, "--report", original)
         self.assertEqual([layer["name"] for layer in report["layers"]], names)
         self.assertEqual([layer["reason"] for layer in report["layers"]],
-                         ["the original has no such layer", f"is {shape[0]} x {shape[1]}, in the "
-                          f"original {shape[1]} x {shape[0]}"] + [""] * (len(names) - 2))
+                         ["the original has no layer of this name",
+                          f"is {shape[0]} x {shape[1]}, in the original {shape[1]} x {shape[0]}",
+                          *[""] * (len(names) - 2)])
         self.assertNotIn("sqnr_db", report["layers"][0])
         self.assertEqual(report["error"]["compared_layers"], len(names) - 2)
         text = self.run_qk("dequantize", packed, out, "--report", original, "--force").stdout
-        self.assertIn(f" not compared  {names[0]}: the original has no such layer\n", text)
+        self.assertIn(f" not compared  {names[0]}: the original has no layer of this name\n", text)
         self.assertIn(f"  all of {len(names) - 2} layers\n", text)
         self.assertNotIn("SQNR", self.run_qk("dequantize", packed, out, "--force", "--quiet",
                                              "--report", original).stdout)

@@ -135,7 +135,7 @@ class Fused(Case):
         out, back, twin = (self.folder / name for name in ("out", "back", "twin"))
         done = self.run_json("quantize", model, out, *GPT_OSS)
         self.assertEqual({entry["name"]: entry["reason"] for entry in done["dense"]},
-                         {f"{EXPERTS}.other.weight": "gpt-oss has fused experts alone in 4 bits"})
+                         {f"{EXPERTS}.other.weight": "in gpt-oss only fused experts have 4 bits"})
         section = json.loads((out / "config.json").read_text())["quantization_config"]
         self.assertEqual(section, {"modules_to_not_convert": [f"{EXPERTS}.other", "lm_head"],
                                    "quant_method": "mxfp4"})
@@ -222,7 +222,7 @@ class Fused(Case):
         # What would stay dense would not load.
         model = self.model({name: turned(tensor) for name, tensor in self.pair().items()}, "llama4")
         for options, why in ((["--group", "64"], "rows of 96, no multiple of the group of 64, and "
-                              "transformers does not load dense ones of llama4; with --exclude"),
+                              "transformers does not load dense ones of llama4; give --exclude"),
                              (["--group", "32", "--include", f"{EXPERTS}.0.*"],
                               "fused experts, transposed: no --include, and")):
             self.assertIn(f"{EXPERTS}: fused experts, transposed", self.fails(
@@ -312,17 +312,18 @@ class Fused(Case):
             self.assertIn("3 tensors of fused experts, 110.7 kB; ", cells[2][0])
 
     def test_dense_experts_of_llama_cpp(self):
-        """Listed as what they are; they stay dense."""
-        name = "blk.0.ffn_gate_exps.weight"
+        """Listed as what they are; they stay dense, under their names."""
+        name, bias = "blk.0.ffn_gate_exps.weight", "blk.0.ffn_gate_exps.bias"
         path = self.write("a.safetensors", safetensors({
-            name: ("F16", [2, 4, 32], bytes(512)),
-            "blk.0.attn_q.weight": ("F32", [4, 32], floats([1] * 128))}))
+            name: ("F16", [2, 4, 32], bytes(512)), bias: ("F16", [2, 4], bytes(16)),
+            "a.weight_bias": ("F32", [4], bytes(16)),
+            "a.weight": ("F32", [4, 32], floats([1] * 128))}))
         out = self.folder / "a.gguf"
         done = self.run_json("quantize", path, out, "--format", "q8_0")
-        self.assertEqual([(t["name"], t["reason"]) for t in done["dense"]],
-                         [(name, "fused experts")])
-        found = self.run_json("inspect", out)["fused_experts"]
-        self.assertEqual([(t["name"], t["shape"]) for t in found], [(name, [2, 4, 32])])
+        self.assertEqual({t["name"]: t["reason"].split(":")[0] for t in done["dense"]},
+                         {name: "fused experts", bias: "bias of experts", "a.weight_bias": "vector"})
+        found, = self.run_json("inspect", out)["fused_experts"]
+        self.assertEqual((found["name"], found["shape"]), (name, [2, 4, 32]))
 
     def test_what_is_no_pair(self):
         """Every tensor stays as it is, and is listed by itself."""
@@ -372,8 +373,10 @@ class Fused(Case):
             self.assertIn(f"{DOWN}_bias is {said}, expected are floats 3 x 96", self.fails(
                 1, "quantize", self.model({**both, **wrong}), out, *GPT_OSS))
         one = {f"{DOWN}_bias": ("F32", [3, 96], bytes(3 * 96 * 4))}
-        self.assertIn(f"{DOWN}_bias is of all experts, and transformers does not", self.fails(
-            4, "quantize", self.model({**both, **one}, "llama4"), out))
+        self.assertIn(f"{DOWN}_bias has the biases of all experts, and transformers does not",
+                      self.fails(4, "quantize", self.model({**both, **one}, "llama4"), out))
+        self.assertIn("--format mxfp4 --dialect gpt-oss takes them", self.fails(
+            1, "quantize", self.model(both), out, "--format", "nf4", "--include", "*experts*"))
         long = {name.replace("model.", "m" * 25 + "."): tensor for name, tensor in both.items()}
         self.assertIn("ggml's names have at most 63 bytes", self.fails(
             4, "quantize", self.model(long), self.folder / "out.gguf", "--format", "q4_0"))

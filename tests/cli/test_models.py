@@ -88,7 +88,7 @@ class Models(Case):
         self.assertEqual(set(self.section(out)["ignore"]), {*routers, "lm_head"})
         # What transformers would not load, or read wrong, is not written, unless the user knows
         # better.
-        self.assertIn("experts.0.up_proj: transformers reads no global scales of experts; with "
+        self.assertIn("experts.0.up_proj: transformers reads no global scales of experts; give "
                       "--exclude", self.fails(4, "quantize", model, self.folder / "no",
                                               "--format", "nvfp4"))
         self.run_qk("quantize", model, self.folder / "nvfp4", "--format", "nvfp4",

@@ -87,8 +87,9 @@ WANTED_CUDA = {
                      "gpt-oss-120b,MXFP4,16 tokens,291.0,0.51"],
     "peers/cuda_torch": ["torch int4 g128 bf16,4,4096x4096,9.1"]}
 
-PRODUCT = {"bench": "linear", "case": "nf4 b64 f32", "mode": "exact", "m": 1, "n": 4096, "k": 4096, "place": "dram",
-           "layout": "packed", "threads": 1, "ratio": 0.904, "GB/s": 31.4, "GFLOP/s": 99.7}
+PRODUCT = {"bench": "linear", "case": "nf4 b64 f32", "mode": "exact", "m": 1, "n": 4096, "k": 4096,
+           "place": "dram", "layout": "packed", "threads": 1, "ratio": 0.904, "GB/s": 31.4,
+           "GFLOP/s": 99.7}
 PEER = {"bench": "peer", "peer": "A peer, int8", "n": 4096, "k": 4096, "m": 1, "threads": 1,
         "GB/s": 20.0, "ratio": 0.5}
 CPU = {
@@ -111,9 +112,9 @@ CPU = {
     "dequantize.jsonl": [{"bench": "dequantize", "case": "nf4 b64 row_high", "to": "f32",
                           "written GB/s": 33.3, "ratio": 0.95}]}
 WANTED_CPU = {
-    "cpu/linear_1": ['exact,"NF4, groups of 64, f32 scales","0.90, 0.89",0.95',
-                     'exact,"U4, groups of 128, f16 x",0.86,',
-                     'int8,"NF4, groups of 64, nested scales",0.96,'],
+    "cpu/linear_1": ['exact,"NF4, groups of 64, f32 scales","0.90, 0.89","0.95, -"',
+                     'exact,"U4, groups of 128, f16 x","0.86, -",',
+                     'int8,"NF4, groups of 64, nested scales","0.96, -",'],
     "cpu/many_rows": ['"NF4, groups of 64, f32 scales",100,,230', "MXFP4,,100,"],
     "cpu/l2": ['"NVFP4, divided",31'],
     "cpu/avx2": ['"NF4, groups of 64, f32 scales","0.90, 0.89"'],

@@ -82,8 +82,8 @@ struct NoSession {};
 
 constexpr int32_t kZeroOfBytes = 128;  // signed codes are made unsigned by adding it
 
-// Of one group of a task's rows. Zeros are 0 where all have the same, and Strip::kZeroOfMinima where
-// there are minima.
+// Of one group of a task's rows. Zeros are 0 where all have the same, and Strip::kZeroOfMinima
+// where there are minima.
 struct TileFactors {
     alignas(64) float scale[kTaskRows];
     alignas(64) int32_t zero[kTaskRows];

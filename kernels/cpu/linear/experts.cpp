@@ -325,8 +325,9 @@ LinearPlan plan_experts(const LinearArgs &args, const Device &device, const Allo
     const size_t needed = room.least, fastest = room.most;
     if (explanation != nullptr) {
         const LinearArgs one = one_row(args, 0, rows_of_expert(args));
-        const char *const exact =
-            slow_bf16_text(linear_facts(one), sets_of(one, device), modes, device);
+        const Conditions facts = linear_facts(one);
+        const uint32_t sets = sets_of(one, device, modes, facts);
+        const char *const exact = slow_bf16_text(facts, sets, modes, device);
         const bool slower = fastest > allowed.workspace_bytes;
         explanation->batch_first = 1;
         explanation->batch_last = INT32_MAX;

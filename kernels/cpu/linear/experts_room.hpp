@@ -64,8 +64,8 @@ LinearArgs one_row(const LinearArgs &args, int64_t first, int64_t count) {
     return one;
 }
 
-uint32_t sets_of(const LinearArgs &one, const Device &device) {
-    return one.rows == 0 ? device.instruction_sets | QK_ISA_GENERIC : uint32_t(QK_ISA_GENERIC);
+uint32_t sets_of(const LinearArgs &one, const Device &device, uint32_t modes, Conditions facts) {
+    return one.rows == 0 ? usable_sets(device, modes, facts) : uint32_t(QK_ISA_GENERIC);
 }
 
 // Of the batch class of one row: int8 mode has no other, bf16 mode has.
@@ -73,7 +73,7 @@ const LinearRow &kernel_of(const LinearArgs &one, const Device &device, uint32_t
     LinearArgs alone = one;
     if (modes == kBf16Mode) alone.x.rows = 1;
     const Conditions facts = linear_facts(alone);
-    return select_linear(facts, sets_of(one, device), faster_modes(modes, device));
+    return select_linear(facts, sets_of(one, device, modes, facts), faster_modes(modes, device));
 }
 
 // Whether several rows of x have the bits of each alone.

@@ -74,6 +74,8 @@ void explain(const LinearArgs &args, const Device &device, Conditions facts, uin
              is_set ? "the context's instruction sets lack " : faster.reason, faster.set);
 }
 
+}  // namespace
+
 // Tiles are asked for where a mode may use them: once they are allowed, the system wants larger
 // stacks for signals.
 uint32_t usable_sets(const Device &device, uint32_t modes, Conditions facts) {
@@ -83,8 +85,6 @@ uint32_t usable_sets(const Device &device, uint32_t modes, Conditions facts) {
     const uint32_t wanted = sets & ((int8 ? kAmxInt8 : 0) | (bf16 ? kAmxBf16 : 0));
     return wanted != 0 && !tiles_allowed() ? sets & ~wanted : sets;
 }
-
-}  // namespace
 
 Conditions linear_facts(const LinearArgs &args) {
     const Weight &w = args.w;

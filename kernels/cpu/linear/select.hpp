@@ -249,6 +249,8 @@ static constexpr const LinearRow &select_linear(Conditions facts, uint32_t sets,
 
 // Conditions that hold of a product.
 Conditions linear_facts(const LinearArgs &args);
+// The context's sets and the generic one; without tiles that a mode may use and the system keeps.
+uint32_t usable_sets(const Device &device, uint32_t modes, Conditions facts);
 LinearPlan plan_linear(const LinearArgs &args, const Device &device, const Allowance &allowed,
                        Explanation *explanation);
 // The same of products with experts.

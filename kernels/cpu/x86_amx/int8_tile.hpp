@@ -180,7 +180,7 @@ struct AmxInt8Bytes : AmxInt8<Tiles> {
         using AmxInt8<Tiles>::TileKernel::TileKernel;
 
         void decode(const StripOfBytes::Chunk &codes, const TileFactors *, int64_t place) {
-            Avx512Int8::turn_bytes(codes, 0, this->chunks_[place]);
+            Avx512Int8::turn_bytes<false>(codes, 0, this->chunks_[place]);
         }
     };
 };

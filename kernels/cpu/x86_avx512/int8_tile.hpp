@@ -82,6 +82,7 @@ struct Avx512Int8 : Avx512Dots {
     };
 
     // The same of 32 rows of bytes, each with `flipped` bits changed.
+    template <bool kFetches>
     QK_NOINLINE static void turn_bytes(const StripOfBytes::Chunk &codes, uint8_t flipped,
                                        __m512i (*to)[2]) {
         const __m512i flip = _mm512_set1_epi8(char(flipped));
@@ -93,7 +94,7 @@ struct Avx512Int8 : Avx512Dots {
                 QK_UNROLL
                 for (int i = 0; i < 16; ++i) {
                     const uint8_t *const from = codes.row(16 * half + i) + first;
-                    prefetch_stream(from + kScaleChunks * 128);
+                    if (kFetches) prefetch_stream(from + kScaleChunks * 128);
                     rows[i] = _mm512_xor_si512(_mm512_maskz_loadu_epi8(there, from), flip);
                 }
                 Avx512Transposes::transpose_registers(rows, [&](int64_t d, __m512i four) QK_INLINE {
@@ -250,7 +251,7 @@ struct Avx512Int8Bytes : Avx512Int8 {
         using Avx512Int8::TileKernel::TileKernel;
 
         void decode(const StripOfBytes::Chunk &codes, const TileFactors *, int64_t) {
-            turn_bytes(codes, kZeroOfBytes, entries_);
+            turn_bytes<true>(codes, kZeroOfBytes, entries_);
         }
     };
 };

@@ -177,7 +177,7 @@ struct Ahead {
 
 // ---- Groups
 
-// Words as `move` moves each.
+// `value` with `move` applied to each of its words.
 template <class Value, class Move>
 __device__ Value moved(const Value &value, const Move &move) {
     uint32_t words[sizeof(Value) / 4];
@@ -194,7 +194,7 @@ __device__ Value shuffled(const Value &value, int source) {
     return moved(value, [&](uint32_t word) { return __shfl_sync(~0u, word, source); });
 }
 
-// That of the lane whose number differs in `bits`.
+// The value of the lane whose number differs in `bits`.
 template <class Value>
 __device__ Value exchanged(const Value &value, int bits) {
     return moved(value, [&](uint32_t word) { return __shfl_xor_sync(~0u, word, bits); });
@@ -237,7 +237,7 @@ __device__ inline int64_t group_start(int32_t shift, int64_t at) { return at >> 
 // values[i] = compute(i, joined, stores) for each of a lane's chunks, from what is known of all of
 // its group, joined. Each of as many lanes of a group as there are chunks computes one of them,
 // groups of two lanes take turns; `stores` in one lane of the group. Lanes join only what they
-// compute with, by a third of the shuffles that join_groups takes.
+// compute with, by a third to half of the shuffles that join_groups takes.
 template <int kChunks, class Known, class Value, class Join, class Compute>
 __device__ void share_groups(int32_t shift, const Known (&known)[kChunks], Value (&values)[kChunks],
                              const Join &join, const Compute &compute) {

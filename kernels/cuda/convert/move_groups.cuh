@@ -6,6 +6,15 @@
 
 namespace qk::cuda {
 
+// Threads of a block that repacks, and blocks that a multiprocessor has at least: sm_75 has room
+// for 1024 threads.
+constexpr int32_t kRepackThreads = 256;
+#if defined(__CUDA_ARCH__) && __CUDA_ARCH__ < 800
+[[maybe_unused]] constexpr int32_t kRepackBlocks = 4;
+#else
+[[maybe_unused]] constexpr int32_t kRepackBlocks = 6;
+#endif
+
 // What follows one another in a plane: groups of a row, rows of a group, eight or sixteen of these
 // (r and r + 8 side by side).
 enum class GroupOrder { kRows, kGroups, kEights, kTiles };
@@ -103,8 +112,8 @@ inline PlaneMap zero_map(const Weight &w) {
     }
 }
 
-// A patch is 32 rows x 8 groups, a lane a row: a warp has side by side what a plane has, rows as
-// lanes or groups as a vector.
+// A warp moves 32 rows x 8 groups, a lane a row, so that what it loads and stores is contiguous,
+// rows by lanes or groups by a vector.
 constexpr uint32_t kPatchRows = 32, kPatchGroups = 8;
 
 struct GroupPlanes {
@@ -165,7 +174,7 @@ inline Groups groups_of(const Weight &from, const Weight &to, int32_t threads,
     return g;
 }
 
-// All blocks, `codes` of them for codes.
+// Sets the share of blocks that move groups; returns the number of all, `codes` of them for codes.
 inline uint32_t blocks_beside(Groups *g, int64_t codes) {
     const int64_t all = codes + g->blocks;
     g->share = uint32_t(((int64_t{g->blocks} << 32) + all - 1) / all);

@@ -23,9 +23,6 @@
 namespace qk::cuda {
 namespace {
 
-constexpr int32_t kThreads = 256;
-[[maybe_unused]] constexpr int32_t kBlocks = 6;  // of a multiprocessor, at least
-
 enum class Source { kLowFirst, kHighFirst, kAlongK, kAlongN };
 
 struct Problem {
@@ -62,8 +59,8 @@ __device__ void stage_codes(const Problem &p, uint32_t first_row, uint32_t first
                             uint32_t *shared) {
     using S = Stage<source>;
     using Piece = typename S::Piece;
-    constexpr uint32_t kLoads = S::kLines * S::kPieces / kThreads;
-    constexpr uint32_t kStep = kThreads / S::kPieces;  // lines
+    constexpr uint32_t kLoads = S::kLines * S::kPieces / kRepackThreads;
+    constexpr uint32_t kStep = kRepackThreads / S::kPieces;  // lines
     const uint32_t line = threadIdx.x / S::kPieces, piece = threadIdx.x % S::kPieces;
     uint32_t row = first_row, column = first_column, down, end;  // of the first line; all lines
     int64_t along;                                               // bytes
@@ -111,7 +108,7 @@ __device__ void weave_codes(const Problem &p, uint32_t block, uint32_t *shared) 
     stage_codes<source>(p, line * S::kRows, run * S::kColumns, shared);
     const uint32_t lane = threadIdx.x & 31;
 #pragma unroll
-    for (uint32_t i = threadIdx.x / 32; i < kAll; i += kThreads / 32) {
+    for (uint32_t i = threadIdx.x / 32; i < kAll; i += kRepackThreads / 32) {
         const uint32_t row = i / kTiles * 16 + lane / 4, column = i % kTiles * 64 + lane % 4 * 16;
         const uint32_t row_tile = line * (S::kRows / 16) + i / kTiles;
         const uint32_t tile = run * kTiles + i % kTiles;
@@ -161,7 +158,7 @@ __device__ void turn_codes(const Problem &p, uint32_t block, uint32_t *shared) {
     __syncthreads();
     const uint32_t lane = threadIdx.x & 31;
 #pragma unroll
-    for (uint32_t i = threadIdx.x / 32; i < kRowTiles * kTiles; i += kThreads / 32) {
+    for (uint32_t i = threadIdx.x / 32; i < kRowTiles * kTiles; i += kRepackThreads / 32) {
         const uint32_t row_tile = line * kRowTiles + i / kTiles, tile = run * kTiles + i % kTiles;
         if (row_tile >= p.row_tiles || tile >= p.tiles) continue;
         const uint32_t at = i * 128 + (lane * 4 ^ i % kTiles * 16);
@@ -171,11 +168,11 @@ __device__ void turn_codes(const Problem &p, uint32_t block, uint32_t *shared) {
 }
 
 template <Source source, bool pairs>
-__global__ void __launch_bounds__(kThreads, kBlocks)
+__global__ void __launch_bounds__(kRepackThreads, kRepackBlocks)
     repack_tiles(const __grid_constant__ Problem p) {
     using S = Stage<source>;
     __shared__ uint4 shared[S::kLines * S::kPitch / 4];  // for its alignment
-    for_codes<kThreads>(p.groups, [&](uint32_t block) {
+    for_codes<kRepackThreads>(p.groups, [&](uint32_t block) {
         if constexpr (source == Source::kAlongN) {
             turn_codes<pairs>(p, block, &shared[0].x);
         } else {
@@ -214,7 +211,7 @@ Status run_source(const RepackArgs &args, const Launch &launch, Problem p) {
     using S = Stage<source>;
     p.runs = uint32_t(ceil_div(p.k, S::kColumns));
     const int64_t blocks = ceil_div(p.rows, S::kRows) * p.runs;
-    const Shape3 shape = {dim3(blocks_beside(&p.groups, blocks)), kThreads};
+    const Shape3 shape = {dim3(blocks_beside(&p.groups, blocks)), kRepackThreads};
     return args.to.layout->id == kLayoutTilesPairs
                ? launch_kernel(launch, "repack", repack_tiles<source, true>, shape, p)
                : launch_kernel(launch, "repack", repack_tiles<source, false>, shape, p);
@@ -230,7 +227,7 @@ Status run(const RepackArgs &args, const Launch &launch) {
     p.k = uint32_t(args.to.geometry.k);
     p.tiles = uint32_t(ceil_div(args.to.geometry.k, 64));
     p.row_tiles = uint32_t(ceil_div(p.rows, 16));
-    p.groups = groups_of(args.from, args.to, kThreads, args.first_row);
+    p.groups = groups_of(args.from, args.to, kRepackThreads, args.first_row);
     if (!args.in_workspace) QK_TRY(copy_shared_planes(args, launch));
     switch (source_of(args.from)) {
         case Source::kHighFirst: return run_source<Source::kHighFirst>(args, launch, p);

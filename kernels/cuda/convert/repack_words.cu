@@ -10,9 +10,6 @@
 namespace qk::cuda {
 namespace {
 
-constexpr uint32_t kThreads = 256;
-[[maybe_unused]] constexpr uint32_t kBlocks = 6;  // of a multiprocessor, at least
-
 struct Problem {
     WordPlane from, to;
     Groups groups;
@@ -25,26 +22,26 @@ constexpr uint32_t kCopied = 4;  // times four words a thread
 template <bool whole>
 __device__ void copy_words(const Problem &p, uint32_t block) {
     const int64_t all = int64_t(p.from.rows) * p.from.words;
-    const int64_t first = (int64_t(block) * kCopied * kThreads + threadIdx.x) * 4;
+    const int64_t first = (int64_t(block) * kCopied * kRepackThreads + threadIdx.x) * 4;
     uint4 fours[kCopied];
 #pragma unroll
     for (uint32_t i = 0; i < kCopied; ++i) {
-        const int64_t at = first + i * kThreads * 4;
+        const int64_t at = first + i * kRepackThreads * 4;
         fours[i] =
             load_vector<uint4, whole>(reinterpret_cast<uint32_t *>(p.from.data) + at, all - at);
     }
 #pragma unroll
     for (uint32_t i = 0; i < kCopied; ++i) {
-        const int64_t at = first + i * kThreads * 4;
+        const int64_t at = first + i * kRepackThreads * 4;
         store_vector<whole>(reinterpret_cast<uint32_t *>(p.to.data) + at, all - at,
                             swap_four(p.swaps, fours[i]));
     }
 }
 
 template <bool whole>
-__global__ void __launch_bounds__(kThreads, kBlocks)
+__global__ void __launch_bounds__(kRepackThreads, kRepackBlocks)
     repack_copy(const __grid_constant__ Problem p) {
-    for_codes<kThreads>(p.groups, [&](uint32_t block) { copy_words<whole>(p, block); });
+    for_codes<kRepackThreads>(p.groups, [&](uint32_t block) { copy_words<whole>(p, block); });
 }
 
 // 16 KiB of codes. AWQ_GEMM is read in lines of 128 bytes and written in lines of 64: where a block
@@ -55,11 +52,11 @@ using ShapeOf = std::conditional_t<
     std::conditional_t<to == WordOrder::kEights, WordShape<128, 32>, WordShape<64, 64>>>;
 
 template <WordOrder from, WordOrder to, bool whole>
-__global__ void __launch_bounds__(kThreads, kBlocks)
+__global__ void __launch_bounds__(kRepackThreads, kRepackBlocks)
     repack_words(const __grid_constant__ Problem p) {
     using B = ShapeOf<from, to>;
     __shared__ uint4 words[B::kAll / 4];
-    for_codes<kThreads>(p.groups, [&](uint32_t number) {
+    for_codes<kRepackThreads>(p.groups, [&](uint32_t number) {
         const uint32_t line = number / p.runs;
         const WordBlock block = {line * B::kRows, (number - line * p.runs) * B::kWords};
         load_words<B, from, whole>(p.from, block, &words[0].x);
@@ -70,7 +67,7 @@ __global__ void __launch_bounds__(kThreads, kBlocks)
 
 Status launch_blocks(Problem &p, int64_t blocks, void (*kernel)(Problem), const Launch &launch) {
     const uint32_t all = blocks_beside(&p.groups, blocks);
-    return launch_kernel(launch, "repack", kernel, {dim3(all), kThreads}, p);
+    return launch_kernel(launch, "repack", kernel, {dim3(all), kRepackThreads}, p);
 }
 
 template <WordOrder from, WordOrder to>
@@ -78,7 +75,7 @@ Status run_words(Problem &p, bool whole, const Launch &launch) {
     if constexpr (from == to && from != WordOrder::kTiles) {  // the same places
         const int64_t words = int64_t(p.to.rows) * p.to.words;
         whole = words % 4 == 0 && aligned(p.from.data) && aligned(p.to.data);
-        return launch_blocks(p, ceil_div(words, 4 * kCopied * kThreads),
+        return launch_blocks(p, ceil_div(words, 4 * kCopied * kRepackThreads),
                              whole ? repack_copy<true> : repack_copy<false>, launch);
     } else {
         using B = ShapeOf<from, to>;
@@ -105,7 +102,7 @@ Status run(const RepackArgs &args, const Launch &launch) {
     Problem p = {};
     p.from = word_plane(from);
     p.to = word_plane(to);
-    p.groups = groups_of(from, to, kThreads);
+    p.groups = groups_of(from, to, kRepackThreads);
     p.swaps = (from.layout->id == QK_LAYOUT_ROW_HIGH) != (to.layout->id == QK_LAYOUT_ROW_HIGH);
     const bool whole = has_vectors(from) && has_vectors(to);
     const WordOrder words = words_of(to);

@@ -28,7 +28,7 @@ struct alignas(8) Quad<false> {
 // turns into x's type; codes with second scales of their own.
 enum class StripScales { kHalves, kFloats, kCodes, kNested };
 
-// Bytes of a quad's.
+// Bytes of a quad's four scales, and words of 4 bytes of a group of 16 rows.
 template <StripScales scales>
 constexpr uint32_t kQuadBytes = scales == StripScales::kFloats   ? 16
                                 : scales == StripScales::kHalves ? 8

@@ -76,8 +76,8 @@ struct Seconds {
     // Once they are there.
     __device__ void read() { one = __uint_as_float(shared_load_4(at)); }
 
-    // The scale of a group of a row of this block, by its number in w; past the end of w it is what
-    // is there. `code`: its 8-bit code.
+    // The scale of a group of a row of this block, by its number in w; past the end of w the
+    // result is arbitrary. `code`: its 8-bit code.
     template <class Problem>
     __device__ float scale(const Problem &p, uint32_t code, uint32_t number, float bias) const {
         const uint32_t second = shared_load_4(at + ((number >> p.second_shift) - first) * 4);

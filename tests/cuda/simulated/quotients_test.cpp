@@ -1,5 +1,5 @@
-// Quotients of the quantizer (convert/chunks.cuh) against divisions: mantissas of 16-bit numbers,
-// all of them, by some of all divisors. (All of these have been tried on a GPU.)
+// Quotients of 16-bit numbers in the quantizer (convert/chunks.cuh) against divisions: all their
+// mantissas, by some of all divisors. (All of these have been tried on a GPU.)
 #include <gtest/gtest.h>
 
 #include "cuda/convert/chunks.cuh"
@@ -25,7 +25,6 @@ void check_quotients(uint32_t mantissa_bits) {
 TEST(CudaQuotients, RoundAsDivisionsDo) {
     check_quotients<QK_FORMAT_F16>(10);
     check_quotients<QK_FORMAT_BF16>(7);
-    check_quotients<QK_FORMAT_F32>(11);
 }
 
 }  // namespace

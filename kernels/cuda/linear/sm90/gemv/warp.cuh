@@ -50,8 +50,8 @@ struct GemvWarp : GemvSlot<T, Decode, kind, kGroupTiles, Rows> {
     __device__ GemvWarp(const GemvProblem &problem, Run rows, const Rows &where = {})
         : Slot(problem, rows, where) {}
 
-    // Scales whose codes a table has. A pair of tiles has one second scale, unless rows have an odd
-    // number of groups.
+    // Nested scales: their codes are looked up. A pair of tiles has one second scale, unless rows
+    // have an odd number of groups.
     __device__ void begin_nested(Lane *v) const {
         const float bias = __uint_as_float(shared_load_4(kScaleBias));
         float2 second = {};
