@@ -30,7 +30,8 @@ bool is_single(const qk_layer &layer) {
 
 // blk.0.ffn_up_exps has its experts beside other tensors of blk.0.
 std::string mixture_name(const qk_layer &layer) {
-    const std::string name = layer.name, part = part_name(layer);
+    std::string name = layer.name;
+    const std::string part = part_name(layer);
     const size_t before = is_single(layer) ? 3 : 1;  // ".*." or "."
     if (name.size() < part.size() + before) return name;
     const std::string module = name.substr(0, name.size() - part.size() - before);

@@ -61,7 +61,7 @@ bool joins_experts(const QuantizeOptions &options, const std::string &type) {
 std::string why_kept(const QuantizeOptions &options, const Scheme &scheme, const std::string &type,
                      const Checkpoint &checkpoint, const Fused &mixture) {
     const bool transposed = mixture.experts.transposed;
-    const std::string fused = transposed ? "fused experts, transposed" : "fused experts";
+    std::string fused = transposed ? "fused experts, transposed" : "fused experts";
     const bool asked = !options.exclude.empty();
     const bool joined = scheme.dialect == QK_DIALECT_COMPRESSED_TENSORS &&
                         !makes_linear_experts(type, scheme.dialect);
