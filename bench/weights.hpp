@@ -122,8 +122,7 @@ inline qk_tensor *create_x(qk_context *context, qk_format format, int64_t rows, 
 // Bytes that a product reads: codes, scales, zeros; as in the checkpoint's own layout.
 inline double weight_bytes(const Case &c, int64_t n, int64_t k) {
     const int64_t size = c.group_size;
-    const double groups =
-        c.flat ? double((n * k + size - 1) / size) : double(n) * double((k + size - 1) / size);
+    const int64_t groups = c.flat ? (n * k + size - 1) / size : n * ((k + size - 1) / size);
     const bool half = c.scale_format == QK_FORMAT_F16;
     const double scale = c.scale_format == QK_FORMAT_F32 ? 4 : half ? 2 : 1;
     const bool zeros = c.format == QK_FORMAT_U4_AFFINE &&

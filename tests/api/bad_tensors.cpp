@@ -37,7 +37,7 @@ TEST(BadArguments, WrapPlanes) {
             [=](void **p, int32_t *) { p[plane] = &extra; });
     }
     const auto call = [&](std::string what, qk_status expected, const char *word,
-                          std::function<qk_status(World &, void *const *)> run) {
+                          const std::function<qk_status(World &, void *const *)> &run) {
         cells.push_back({std::move(what), expected, word,
                          [=](World &o) {
             void *planes[2] = {o.plane(o.nf4, QK_PLANE_DATA), o.plane(o.nf4, QK_PLANE_SCALE)};

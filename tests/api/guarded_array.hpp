@@ -27,14 +27,15 @@ inline std::unique_ptr<Guarded> take_area() {
 // A dense tensor of any rank.
 class Array {
   public:
-    Array(qk_context *context, reference::Format format, std::vector<int64_t> shape, uint64_t turn)
+    Array(qk_context *context, reference::Format format, const std::vector<int64_t> &shape,
+          uint64_t turn)
         : format_(format) {
         qk_tensor_desc desc = QK_TENSOR_DESC_INIT;
         desc.format = harness::code(format);
         wrap(context, desc, shape, size_t(reference::bytes_of(format)), turn);
     }
     // Of 32-bit integers.
-    Array(qk_context *context, const std::vector<int32_t> &ids, std::vector<int64_t> shape,
+    Array(qk_context *context, const std::vector<int32_t> &ids, const std::vector<int64_t> &shape,
           uint64_t turn)
         : format_(reference::Format::f32) {
         qk_tensor_desc desc = QK_TENSOR_DESC_INIT;

@@ -150,7 +150,7 @@ std::vector<uint8_t> multiply(const qk::Kernel<qk::LinearArgs> &kernel, const Pr
     const DeviceBuffer room =
         give_workspace(qk::workspace_of(kernel, args, launch.device), &launch);
     EXPECT_EQ(kernel.run(args, launch), QK_OK) << error.text;
-    const std::vector<uint8_t> result = y.read();
+    std::vector<uint8_t> result = y.read();
     room.read();  // looks at the canaries
     return result;
 }

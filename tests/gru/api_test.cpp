@@ -17,7 +17,6 @@ namespace {
 
 using gru_test::Network;
 using gru_test::Session;
-using gru_test::Setting;
 
 Network random_network(int c, int h, int steps, int batch, unsigned seed = 5) {
     Network net;

@@ -14,7 +14,7 @@ struct ByHand {
     qk_context *context = nullptr;
     qk_gru *gru = nullptr;
 
-    ByHand(qk_gru_preset preset, uint32_t flags, std::vector<float> gates) {
+    ByHand(qk_gru_preset preset, uint32_t flags, const std::vector<float> &gates) {
         EXPECT_EQ(qk_context_create(nullptr, &context), QK_OK);
         qk_gru_config config = QK_GRU_CONFIG_INIT;
         config.preset = preset;

@@ -8,7 +8,6 @@
 namespace {
 
 using io_test::Folder;
-using io_test::Maker;
 using io_test::the_system;
 
 // Comparisons of names that a writer makes for these names, as metadata, tensors and layers.

@@ -13,7 +13,6 @@ using harness::Random;
 using reference::Format;
 using reference::Planes;
 using reference::Spec;
-using reference::Weight;
 
 enum class Input { weights, grid, zeros, constant, tiny, wild, count };
 

@@ -144,7 +144,7 @@ std::vector<int64_t> code_owners(const Spec &spec) {
         case Layout::row_high: return run_of_nibbles(spec.n * spec.k, high_nibble_first);
         case Layout::awq_gemm: return lines_down_rows(grid, kAwq);
         case Layout::awq_gemv: return words_along_columns(grid, up(spec.k, 8));
-        case Layout::gptq: return words_of_eight_columns(grid);
+        case Layout::gptq:
         case Layout::gptq_v1: return words_of_eight_columns(grid);
         case Layout::word: return words_along_columns(grid, up(spec.k, 8));
         default: return {};  // records: records.cpp

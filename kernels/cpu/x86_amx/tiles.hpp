@@ -87,7 +87,7 @@ struct TilePair {
 template <int kTiles, int odd, class Tiles, class Add>
 QK_INLINE inline void multiply_pairs(Tiles &tiles, const TilePair &w, const TilePair &x,
                                      const Add &add) {
-    constexpr int one = kTiles == 2 ? odd : 0, other = 1 - one;  // tiles of x
+    constexpr int one = odd * (kTiles - 1), other = 1 - one;  // tiles of x
     tiles.template load<4>(w[0], w.stride);
     tiles.template load_passing<6 + odd>(x[one], x.stride);
     add.template operator()<one, 4, 6 + odd>();

@@ -42,7 +42,7 @@ QK_INLINE inline void load_groups(const float (&from)[8][kStride], int64_t group
             const __m256 t[4] = {_mm256_unpacklo_ps(v[0], v[1]), _mm256_unpackhi_ps(v[0], v[1]),
                                  _mm256_unpacklo_ps(v[2], v[3]), _mm256_unpackhi_ps(v[2], v[3])};
             QK_UNROLL
-            for (int b = 0; b < (kBlocks < 4 ? kBlocks : 4); ++b) {
+            for (int b = 0; b < 4 && b < kBlocks; ++b) {
                 to[first + b] = b % 2 == 0 ? _mm256_shuffle_ps(t[b / 2], t[b / 2 + 2], 0x44)
                                            : _mm256_shuffle_ps(t[b / 2], t[b / 2 + 2], 0xee);
             }

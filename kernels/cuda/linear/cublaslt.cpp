@@ -35,9 +35,11 @@ bool load(Functions *f) {
 #define QK_LT_FIND(name) f->name = reinterpret_cast<decltype(&::name)>(dlsym(library, #name));
     QK_LT_FUNCTIONS(QK_LT_FIND)
 #undef QK_LT_FIND
-#define QK_LT_FOUND(name) &&f->name != nullptr
-    return true QK_LT_FUNCTIONS(QK_LT_FOUND);
+    bool found = true;
+#define QK_LT_FOUND(name) found = found && f->name != nullptr;
+    QK_LT_FUNCTIONS(QK_LT_FOUND)
 #undef QK_LT_FOUND
+    return found;
 }
 
 // The library's choice for a product, so that it is asked once.
