@@ -333,17 +333,17 @@ class Terminal(Case):
     """A bar on a terminal, and Ctrl-C in the middle of long work."""
 
     def start(self, *options):
-        size = 1 << 20  # holes in the file: a gigabyte that takes no disk
+        size, count = 1 << 20, 4096  # holes in the file: four gigabytes that take no disk
         header = {f"layer{i}.weight": {"dtype": "F32", "shape": [256, 1024],
                                        "data_offsets": [i * size, (i + 1) * size]}
-                  for i in range(1024)}
+                  for i in range(count)}
         path = self.write("in.safetensors", pack(header))
-        os.truncate(path, path.stat().st_size + 1024 * size)
+        os.truncate(path, path.stat().st_size + count * size)
         master, slave = pty.openpty()
         self.addCleanup(os.close, master)
         process = subprocess.Popen([*COMMAND, "quantize", str(path), str(self.folder / "out"),
-                                    *options], stdout=subprocess.DEVNULL, stderr=slave,
-                                   env={**os.environ, "TERM": "xterm"})
+                                    "--threads", "1", *options], stdout=subprocess.DEVNULL,
+                                   stderr=slave, env={**os.environ, "TERM": "xterm"})
         self.addCleanup(process.kill)
         os.close(slave)
         return process, master
