@@ -80,7 +80,8 @@ struct Tile8 {
 };
 struct NoSession {};
 
-constexpr int32_t kZeroOfBytes = 128;  // signed codes are made unsigned by adding it
+// What makes signed codes and entries of tables unsigned: vpdpbusd multiplies unsigned by signed.
+constexpr int32_t kZeroOfBytes = 128;
 
 // Of one group of a task's rows. Zeros are 0 where all have the same, and Strip::kZeroOfMinima
 // where there are minima.

@@ -1,6 +1,6 @@
 // Codes and zeros of blocks of 8 rows as the packed layout stores them, for kernels over it: in
 // place where w is packed; out of every other layout of nibbles in planes gathered in working
-// memory, as many chunks at a time as leave the first cache room for x.
+// memory, kMost chunks at a time: 16 leave the first cache room for x, more cost less a chunk.
 #pragma once
 #include "cpu/shared/panel.hpp"
 #include "cpu/shared/row_tile.hpp"

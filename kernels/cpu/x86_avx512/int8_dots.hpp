@@ -9,13 +9,11 @@ namespace qk::cpu {
 namespace {
 
 struct Avx512Int8X : Avx512, YmmSums {
-    static constexpr int32_t kTableOffset = 128;  // vpdpbusd multiplies unsigned by signed
-
     struct XChunk {
         int8_t low[64], high[64];  // for the low and the high nibbles
         float scale[8];            // a block; the unit of entries is in it
         int32_t sum[8];            // of a block's integers
-        // Sums of table entries start here: -kTableOffset times x, a lane each. Groups of 16 have
+        // Sums of table entries start here: -kZeroOfBytes times x, a lane each. Groups of 16 have
         // one for the low and one for the high nibbles, others both in the first.
         int32_t offset[2][16];
     };
@@ -143,7 +141,7 @@ struct Avx512Int8X : Avx512, YmmSums {
         _mm512_storeu_si512(to->low, low);
         _mm512_storeu_si512(to->high, high);
         const __m512i zero = _mm512_setzero_si512();
-        const __m512i unsigned_offset = _mm512_set1_epi8(char(kTableOffset));
+        const __m512i unsigned_offset = _mm512_set1_epi8(char(kZeroOfBytes));
         __m512i first = zero, second = zero;
         add_dots(first, unsigned_offset, low);
         add_dots(blocks == 8 ? second : first, unsigned_offset, high);
@@ -263,7 +261,7 @@ struct Avx512Dots : Avx512Int8X {
         explicit ByteTable(const Int8Entries &entries, bool table) {
             uint8_t bytes[16];
             for (int i = 0; i < 16; ++i) {
-                bytes[i] = uint8_t(entries.value[i] + (table ? kTableOffset : 0));
+                bytes[i] = uint8_t(entries.value[i] + (table ? kZeroOfBytes : 0));
             }
             v = _mm512_broadcast_i32x4(_mm_loadu_si128(reinterpret_cast<const __m128i *>(bytes)));
         }

@@ -138,7 +138,7 @@ class S8Rows8 : Rows8 {
         const __mmask64 high = count >= 128  ? ~__mmask64(0)
                                : count <= 64 ? __mmask64(0)
                                              : (__mmask64(1) << (count - 64)) - 1;
-        const __m512i offset = _mm512_set1_epi8(char(Dots::kTableOffset));
+        const __m512i offset = _mm512_set1_epi8(char(kZeroOfBytes));
         __m512i d[8], e[8];
         QK_UNROLL
         for (int i = 0; i < 8; ++i) {
@@ -177,7 +177,7 @@ void place_columns(const float *values, int64_t blocks, XColumns *to) {
     to->half[0] = Dots::place(bytes, order);
     to->half[1] = Dots::place(bytes, _mm512_add_epi32(order, _mm512_set1_epi32(16)));
     for (int b = 0; b < 8; ++b) {
-        to->minus[b] = -Dots::kTableOffset * sum[b];
+        to->minus[b] = -kZeroOfBytes * sum[b];
         to->all[b] = to->scale[b] * float(sum[b]);
     }
 }

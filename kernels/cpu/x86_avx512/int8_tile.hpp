@@ -207,7 +207,7 @@ struct Avx512Int8 : Avx512Dots {
     class TileRows {
       public:
         explicit TileRows(const Weight &w)
-            : zero_(w.format->kind == FormatKind::kLut4 ? kTableOffset : zero_of_all(w)) {}
+            : zero_(w.format->kind == FormatKind::kLut4 ? kZeroOfBytes : zero_of_all(w)) {}
 
         // A chunk of x as row j of a tile.
         void put(const float *x, int64_t blocks, float unit, int64_t j, XTile *to) const {
