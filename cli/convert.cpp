@@ -230,7 +230,8 @@ Json unread_json(const std::vector<Unread> &unread) {
 }
 
 void report(const CommonOptions &common, const ConvertOptions &options, const Target &target,
-            const Plan &plan, const Beside &beside, const Output &output) {
+            const Plan &plan, const std::vector<Unread> &unread, const Beside &beside,
+            const Output &output) {
     const int64_t bytes_out = qk_writer_bytes(output.writer());
     if (common.json) {
         const Json root = json_new_object();
@@ -241,7 +242,7 @@ void report(const CommonOptions &common, const ConvertOptions &options, const Ta
         json_set(root, "copied_tensors", static_cast<int64_t>(plan.copy.size()));
         json_set(root, "input_bytes", plan.bytes_in);
         json_set(root, "output_bytes", bytes_out);
-        json_set(root, "unread_experts", unread_json(unread_experts(target, plan)));
+        json_set(root, "unread_experts", unread_json(unread));
         set_beside(root, beside);
         json_set(root, "removed", removed_json(output));
         json_print(root);
@@ -290,7 +291,8 @@ ExitCode run_convert(const CommonOptions &common, const ConvertOptions &options)
         output.commit();
     }
     note_removed(common, output);
-    note_unread(common, unread_experts(target, plan));
-    report(common, options, target, plan, beside, output);
+    const std::vector<Unread> unread = unread_experts(target, plan);
+    note_unread(common, unread);
+    report(common, options, target, plan, unread, beside, output);
     return kOk;
 }
