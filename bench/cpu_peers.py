@@ -178,26 +178,29 @@ def qk_line(shape, m, options, case="nf4 b64 f32", mode="exact"):
     return line or sys.exit(f"{options.bench} has no {case} of shape {shape}")
 
 
+def unit_of(m):
+    """Of rates: a product of one row of x is bound by what it reads."""
+    return "GB/s" if m == 1 else "GFLOP/s"
+
+
 def line_of(peer, shape, m, threads, rate, floor):
-    """GB/s of weights for one row of x, else GFLOP/s."""
     n, k = map(int, shape.split("x"))
-    unit = "GB/s" if m == 1 else "GFLOP/s"
+    unit = unit_of(m)
     return {"bench": "peer", "peer": peer, "n": n, "k": k, "m": m, "threads": threads,
             unit: round(rate, 2), f"floor {unit}": round(floor, 2), "ratio": round(rate / floor, 3)}
 
 
 def peer_lines(source, shape, m, options):
     n, k = map(int, shape.split("x"))
-    unit = "GB/s" if m == 1 else "GFLOP/s"
     for name, call, size in source(n, k, m, options.threads) or ():
         work = size if m == 1 else 2 * n * k * m
-        floor = qk_line(shape, m, options)[f"floor {unit}"]
+        floor = qk_line(shape, m, options)[f"floor {unit_of(m)}"]
         rate = work / float(np.median(sample(call, options.seconds, options.threads))) * 1e-9
         yield line_of(name, shape, m, options.threads, rate, floor)
 
 
 def qk_lines(shape, m, options):
-    unit = "GB/s" if m == 1 else "GFLOP/s"
+    unit = unit_of(m)
     for case, mode in QK_CASES:
         line = qk_line(shape, m, options, case, mode)
         yield line_of(f"qk, {case}, {mode}", shape, m, options.threads, line[unit],
