@@ -85,11 +85,15 @@ QK_HD static constexpr GroupScale absmax_scale(const QuantizeRule &rule, const G
     return {guarded, 0, guarded, 0};
 }
 
-QK_HD static constexpr GroupScale affine_scale(const QuantizeRule &rule, const GroupRange &range) {
-    if (range.nan) return {f32_from_bits(0x7fc00000u), 0, 0, 0};
+// Before it is rounded.
+QK_HD static constexpr float exact_affine_scale(const GroupRange &range) {
     const float width = range.high - range.low;
-    const float scale = rounded_to(rule.scale_format,
-                                   (width > kAffineRangeFloor ? width : kAffineRangeFloor) / 15.0f);
+    return (width > kAffineRangeFloor ? width : kAffineRangeFloor) / 15.0f;
+}
+
+// `scale`: that, rounded to the scale format.
+QK_HD static constexpr GroupScale affine_scale(const GroupRange &range, float scale) {
+    if (range.nan) return {f32_from_bits(0x7fc00000u), 0, 0, 0};
     const int zero = clamp_to_int(-round_half_even(range.low / scale), 0, 15);
     return {scale, 0, scale, zero};
 }
@@ -183,7 +187,8 @@ QK_HD static constexpr GroupScale scale_of_range(const QuantizeRule &rule, const
     switch (rule.by) {
         case Rule::kAbsmax: return absmax_scale(rule, range, size);
         case Rule::kE2m1: return divided_scale(rule, range, 6, 0);
-        case Rule::kAffine: return affine_scale(rule, range);
+        case Rule::kAffine:
+            return affine_scale(range, rounded_to(rule.scale_format, exact_affine_scale(range)));
         case Rule::kSymmetric: return divided_scale(rule, range, 7.5f, 8);
         case Rule::kS8: return divided_scale(rule, range, 127, 0);
         case Rule::kLut8: return {range.absmax, 1.0f / range.absmax, 0, 0};

@@ -117,6 +117,47 @@ TEST(CudaQuantize, NaNsAmongNumbersAreTheCpus) {
     }
 }
 
+// Zeros by the kernel that has them, in each order that it knows: of a block's groups together, of
+// rows with a spare nibble, of 8 rows a word. Groups above zero, below zero and of both signs,
+// blocks of several words of zeros and a last one that is not whole.
+TEST(CudaQuantize, ZerosAreTheCpus) {
+    QK_NEEDS_DEVICE();
+    struct Case {
+        qk_layout layout;
+        int32_t group;
+        int64_t n, k;
+        bool flat;
+    };
+    const Case cases[] = {
+        {QK_LAYOUT_ROW, 16, 33, 512, false},      {QK_LAYOUT_ROW, 128, 36, 768, false},
+        {QK_LAYOUT_ROW, 256, 40, 512, false},     {QK_LAYOUT_ROW, 32, 64, 160, false},
+        {QK_LAYOUT_ROW, 64, 5, 1734, true},       {QK_LAYOUT_ROW_HIGH, 32, 24, 480, false},
+        {QK_LAYOUT_ROW_HIGH, 16, 17, 1204, true}, {QK_LAYOUT_WORD, 64, 27, 320, false},
+        {QK_LAYOUT_WORD, 256, 9, 1280, false}};
+    Rng rng(45);
+    int at = 0;
+    for (const Case &c : cases) {
+        for (const qk_format from : {QK_FORMAT_F16, QK_FORMAT_BF16, QK_FORMAT_F32}) {
+            if (at++ % kEvery != 0) continue;
+            SCOPED_TRACE(std::to_string(c.layout) + ", groups of " + std::to_string(c.group) +
+                         " from " + std::to_string(from));
+            std::vector<uint8_t> dense = awkward_floats(from, c.n * c.k, rng);
+            const size_t bytes = from == QK_FORMAT_F32 ? 4 : 2;
+            for (int64_t i = 0; i < c.n * c.k; ++i) {
+                uint8_t &top = dense[size_t(i) * bytes + bytes - 1];
+                const int64_t kind = i / c.group % 4;
+                if (kind == 1) top &= 0x7f;
+                if (kind == 2) top |= 0x80;
+            }
+            const qk_format scales[] = {QK_FORMAT_F16, QK_FORMAT_F32, QK_FORMAT_BF16};
+            const qk_tensor_desc desc = weight_desc(QK_FORMAT_U4_AFFINE, scales[at % 3], c.layout,
+                                                    c.group, c.n, c.k, false, c.flat);
+            EXPECT_EQ(check_quantize(desc, from, dense, rng), 2);  // affine and generic
+            if (HasFailure()) return;
+        }
+    }
+}
+
 TEST(CudaQuantize, RecordsAreTheCpus) {
     QK_NEEDS_DEVICE();
     Rng rng(37);

@@ -305,15 +305,16 @@ __device__ inline void store_scale(qk_format format, void *plane, int64_t number
 
 // 1.5 x 2^23: the low bits of a sum with a small number are its nearest integer, ties to even.
 constexpr float kInteger = 12582912.0f;
+constexpr uint32_t kIntegerBits = 0x4b400000u;
 
 // Eight words, each the bits of kInteger plus 0 to 15, as one of nibbles.
 template <class Words>
 __device__ uint32_t nibbles_of(const Words &words) {
-    constexpr uint32_t kSpare = 0x4b400000u;  // each one's upper bits; three of them are left
     uint32_t nibbles = 0;
 #pragma unroll
     for (int i = kNumbers - 1; i >= 0; --i) nibbles = nibbles * 16 + words(i);
-    return nibbles - kSpare - (kSpare << 4) - (kSpare << 8);
+    // Of each one's upper bits three are left.
+    return nibbles - kIntegerBits - (kIntegerBits << 4) - (kIntegerBits << 8);
 }
 
 // ---- What kernels of chunks can take

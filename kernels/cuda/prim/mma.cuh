@@ -164,6 +164,64 @@ __device__ inline uint32_t larger_magnitudes(BF16, uint32_t a, uint32_t b) {
 #endif
 }
 
+// The larger number of each of two pairs, or of the pairs negated; a NaN where there is one.
+template <class T>
+__device__ inline uint32_t larger_halves(T, uint32_t a, uint32_t b) {
+    uint32_t result = 0;
+#pragma unroll
+    for (int half = 0; half < 32; half += 16) {
+        const uint16_t x = uint16_t(a >> half), y = uint16_t(b >> half);
+        const bool f16 = std::is_same_v<T, F16>;
+        const float first = f16 ? f32_from_f16(x) : f32_from_bf16(x);
+        const float second = f16 ? f32_from_f16(y) : f32_from_bf16(y);
+        result |= uint32_t(second > first || second != second ? y : x) << half;
+    }
+    return result;
+}
+template <class T>
+__device__ inline uint32_t larger_numbers(T, uint32_t a, uint32_t b) {
+#if __CUDA_ARCH__ >= 800
+    uint32_t result;
+    if constexpr (std::is_same_v<T, F16>) {
+        asm("max.NaN.f16x2 %0, %1, %2;" : "=r"(result) : "r"(a), "r"(b));
+    } else {
+        asm("max.NaN.bf16x2 %0, %1, %2;" : "=r"(result) : "r"(a), "r"(b));
+    }
+    return result;
+#else
+    return larger_halves(T{}, a, b);
+#endif
+}
+template <class T>
+__device__ inline uint32_t larger_negated(T, uint32_t a, uint32_t b) {
+#if __CUDA_ARCH__ >= 800
+    uint32_t result;
+    if constexpr (std::is_same_v<T, F16>) {
+        asm("{.reg .b32 c, d; neg.f16x2 c, %1; neg.f16x2 d, %2; max.NaN.f16x2 %0, c, d;}"
+            : "=r"(result)
+            : "r"(a), "r"(b));
+    } else {
+        asm("{.reg .b32 c, d; neg.bf16x2 c, %1; neg.bf16x2 d, %2; max.NaN.bf16x2 %0, c, d;}"
+            : "=r"(result)
+            : "r"(a), "r"(b));
+    }
+    return result;
+#else
+    return larger_halves(T{}, a ^ 0x80008000u, b ^ 0x80008000u);
+#endif
+}
+
+// The larger number; a NaN if there is one.
+__device__ inline float larger_number(float a, float b) {
+#if __CUDA_ARCH__ >= 800
+    float result;
+    asm("max.NaN.f32 %0, %1, %2;" : "=f"(result) : "f"(a), "f"(b));
+    return result;
+#else
+    return b > a || b != b ? b : a;
+#endif
+}
+
 // sum += kAdded where a > b, in two instructions.
 template <uint32_t kAdded>
 __device__ inline void add_if_above(uint32_t &sum, float a, float b) {
