@@ -20,7 +20,7 @@ namespace {
 
 // A multiprocessor's block: four times the threads that share a round, so that they share a table.
 constexpr int kBlockThreads = 1024, kTeams = kBlockThreads / kThreads;
-constexpr size_t kTableBytes = kLut8Points;
+constexpr size_t kTableBytes = kLut8Points + 16;  // behind the last point the first again
 constexpr uint32_t kEachByte = 0x01010101u;
 
 struct Problem {
@@ -94,23 +94,26 @@ __device__ void fill_table(const float *entries, uint4 *table) {
         before += __shfl_sync(~0u, up_to[i], 31);
         own[i * 32] = {c.x + each, c.y + each, c.z + each, c.w + each};
     }
+    if (threadIdx.x == 0) table[kLut8Points / 16] = own[0];
     __syncthreads();
 }
 
 // ---- Codes
 
-// Of a usual group: x * multiplier needs no clamping, as it rounds to no point outside.
-__device__ inline uint32_t point_of(float x, Multiplier by) {
+// Of a usual group: x * multiplier needs no clamping, as it rounds to no number outside. The sum
+// with 1/2 that the rule truncates is exact where it decides (every float from 0 to 2 has been
+// compared), so the code is in the table behind the place that the point, less one, would have.
+__device__ inline uint32_t code_of(const uint8_t *table, float x, Multiplier by) {
     const float s = __fmul_rn(x, by.reciprocal);
-    const float point = __fadd_rn(__fmul_rn(__fadd_rn(s, 1.0f), 32767.5f), 0.5f);
-    return truncated(point) & (kLut8Points - 1);
+    const float point = __fmul_rn(__fadd_rn(s, 1.0f), 32767.5f);
+    return table[(nearest_less_one(point) & (kLut8Points - 1)) + 1];
 }
 
 template <qk_format from>
 __device__ uint2 codes_of(const uint8_t *table, const Eight<from> &x, Multiplier by) {
     uint32_t codes[kNumbers];
 #pragma unroll
-    for (int i = 0; i < kNumbers; ++i) codes[i] = table[point_of(x[i], by)];
+    for (int i = 0; i < kNumbers; ++i) codes[i] = code_of(table, x[i], by);
     const auto word = [&](int first) {
         const uint32_t low = byte_permute(codes[first], codes[first + 1], 0x5140);
         const uint32_t high = byte_permute(codes[first + 2], codes[first + 3], 0x5140);
@@ -195,13 +198,13 @@ __device__ void quantize_round(const Problem &p, int64_t first, const uint8_t *t
 template <qk_format from>
 struct Block {
     uint4 table[kTableBytes / 16];
-    Ahead<from, kBlockThreads> ahead;
+    alignas(128) Ahead<from, kBlockThreads> ahead;  // a warp's vectors are whole lines of the banks
 };
 
 // `ahead`: where shared memory has room for two rounds.
 template <qk_format from, bool ahead>
 __global__ void __launch_bounds__(kBlockThreads) quantize_lut8(const __grid_constant__ Problem p) {
-    QK_LAUNCH_SHARED(shared);
+    QK_LAUNCH_SHARED_LINES(shared);
     Block<from> &block = *reinterpret_cast<Block<from> *>(shared);
     constexpr int64_t kRound = Ahead<from, kBlockThreads>::kRound;
     const int64_t step = int64_t(gridDim.x) * kTeams * kRound;

@@ -105,12 +105,14 @@ __device__ inline uint32_t byte_permute(uint32_t a, uint32_t b, uint32_t select)
 #endif
 }
 
-// The low bits of a number of 0 to 2^23, rounded down, below bit 23.
-__device__ inline uint32_t truncated(float value) {
+// In the low 16 bits one less than the integer nearest to a number from 0 to 2^16 - 1, of ties the
+// upper one: the number plus 1/2 - 1, rounded down where the bits of a sum are integers. Below 1/2
+// they are 0xffff.
+__device__ inline uint32_t nearest_less_one(float value) {
 #if defined(__CUDA_ARCH__)
-    return __float_as_uint(__fadd_rz(value, 8388608.0f));
+    return __float_as_uint(__fadd_rd(value, 8388607.5f));
 #else
-    return value == value ? uint32_t(value) : 0x7fffffffu;
+    return uint32_t(value + 0.5f) - 1;
 #endif
 }
 
