@@ -7,6 +7,7 @@
 #include "json.hpp"
 #include "layer_error.hpp"
 #include "layers.hpp"
+#include "originals.hpp"
 #include "output.hpp"
 #include "rows.hpp"
 #include "transpose.hpp"
@@ -101,35 +102,15 @@ int64_t declare(const Checkpoint &checkpoint, const DequantizeOptions &options, 
     return bytes;
 }
 
-// The layer of the same name that the decoded one came from; a reason where there is none.
-struct Original {
-    qk_layer layer;
-    std::string reason;
-};
-
-Original find_original(const Checkpoint &originals, const qk_layer &layer) {
-    Original original = {};
-    qk_layer *found = &original.layer;
-    if (qk_checkpoint_find_layer(originals.get(), layer.name, found, sizeof *found) != QK_OK) {
-        original.reason = "the original has no layer of this name";
-    } else if (!is_loadable(*found)) {
-        original.reason = std::string("in the original ") + found->reason;
-    } else if (found->desc.shape[0] != layer.desc.shape[0] ||
-               found->desc.shape[1] != layer.desc.shape[1]) {
-        original.reason = "is " + shape_name(layer.desc.shape, 2) + ", in the original " +
-                          shape_name(found->desc.shape, 2);
-    }
-    return original;
-}
-
 // Of every layer that is decoded; empty without --report.
 std::vector<Original> find_originals(const Checkpoint &originals, const Plan &plan,
                                      const std::string &path) {
     std::vector<Original> all;
     if (originals == nullptr) return all;
+    const Originals from(originals);
     bool any = false;
     for (const qk_layer &layer : plan.decode) {
-        all.push_back(find_original(originals, layer));
+        all.push_back(from.find(layer));
         any = any || all.back().reason.empty();
     }
     if (any) return all;
@@ -138,14 +119,14 @@ std::vector<Original> find_originals(const Checkpoint &originals, const Plan &pl
 }
 
 // The rows of a block of the decoded layer, which the original may have in several blocks.
-void compare_block(const Values &decoded, const RowBlock &block, int threads, LayerRows *original,
-                   LayerError *error) {
+void compare_block(const Values &decoded, const RowBlock &block, int threads,
+                   OriginalRows *original, LayerError *error) {
     const int64_t columns = original->columns(), size = element_bytes(decoded.format);
     for (int64_t row = 0; row < block.count;) {
-        const RowBlock some = original->block(block.begin + row);
-        const int64_t count = std::min(some.count, block.count - row);
+        Values some = {};
+        const int64_t count = original->read(block.begin + row, block.count - row, &some);
         const char *at = static_cast<const char *>(decoded.data) + row * columns * size;
-        compare(original->values(some), {decoded.format, at}, count, columns, threads, error);
+        compare(some, {decoded.format, at}, count, columns, threads, error);
         row += count;
     }
 }
@@ -184,7 +165,7 @@ class Turned {
 
 // original: NULL where the layer is not compared.
 LayerError decode_layer(const Checkpoint &checkpoint, const Context &context, const qk_layer &layer,
-                        qk_format format, LayerRows *original, const Output &output,
+                        qk_format format, OriginalRows *original, const Output &output,
                         Progress *progress) {
     LayerRows rows(checkpoint, context, layer);
     const Sizes sizes = sizes_of(checkpoint, layer);
@@ -221,9 +202,9 @@ std::vector<ComparedLayer> decode_layers(const Decoding &from, const Plan &plan,
     std::vector<ComparedLayer> compared;
     for (size_t i = 0; i < plan.decode.size(); ++i) {
         const qk_layer &layer = plan.decode[i];
-        std::optional<LayerRows> original;
+        std::optional<OriginalRows> original;
         if (!originals.empty() && originals[i].reason.empty()) {
-            original.emplace(from.originals, from.context, originals[i].layer);
+            original.emplace(from.originals, from.context, originals[i]);
         }
         const LayerError error =
             decode_layer(from.checkpoint, from.context, layer, target_format(from.options, layer),

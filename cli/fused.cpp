@@ -1,10 +1,9 @@
 #include "fused.hpp"
 
+#include <cstdlib>
 #include <map>
 
 namespace {
-
-constexpr const char *kGateUp = ".gate_up_proj", *kDown = ".down_proj", *kModule = ".experts";
 
 qk_format format_of(qk_dtype dtype) {
     if (dtype == QK_DTYPE_F32) return QK_FORMAT_F32;
@@ -49,6 +48,23 @@ DenseLayer dense_layer(const Part &part, const char *name) {
     return dense;
 }
 
+// An expert's layers. Gate and up are halves of one tensor's rows.
+struct Projection {
+    const char *name;
+    bool is_down;
+    int64_t half;
+};
+constexpr Projection kProjections[] = {
+    {".gate_proj", false, 0}, {".up_proj", false, 1}, {kDown, true, 0}};
+
+DenseLayer layer_of(const FusedExperts &mixture, int64_t expert, const Projection &projection,
+                    const char *name) {
+    const qk_file_tensor &tensor = projection.is_down ? mixture.down : mixture.gate_up;
+    const int64_t all = tensor.shape[mixture.transposed ? 2 : 1];
+    const int64_t rows = projection.is_down ? all : all / 2;
+    return dense_layer({tensor, mixture.transposed, expert, projection.half * rows, rows}, name);
+}
+
 }  // namespace
 
 std::vector<FusedExperts> find_fused(const std::vector<qk_file_tensor> &tensors) {
@@ -72,29 +88,40 @@ std::vector<FusedExperts> find_fused(const std::vector<qk_file_tensor> &tensors)
 
 std::vector<DenseLayer> one_by_one(const FusedExperts &mixture, std::list<std::string> *names) {
     std::vector<DenseLayer> layers;
-    const bool transposed = mixture.transposed;
-    const int64_t k = mixture.down.shape[transposed ? 2 : 1];
-    const int64_t n = mixture.down.shape[transposed ? 1 : 2];
-    const auto add = [&](const Part &part, const std::string &name) {
-        names->push_back(name);
-        layers.push_back(dense_layer(part, names->back().c_str()));
-    };
     for (int64_t e = 0; e < mixture.gate_up.shape[0]; ++e) {
         const std::string expert = mixture.name + "." + std::to_string(e);
-        add({mixture.gate_up, transposed, e, 0, n}, expert + ".gate_proj");
-        add({mixture.gate_up, transposed, e, n, n}, expert + ".up_proj");
-        add({mixture.down, transposed, e, 0, k}, expert + kDown);
+        for (const Projection &projection : kProjections) {
+            names->push_back(expert + projection.name);
+            layers.push_back(layer_of(mixture, e, projection, names->back().c_str()));
+        }
     }
     return layers;
 }
 
-std::vector<DenseLayer> all_together(const FusedExperts &mixture) {
-    std::vector<DenseLayer> layers;
-    for (const qk_file_tensor *tensor : {&mixture.gate_up, &mixture.down}) {
-        const int64_t experts = tensor->shape[0];
-        const int64_t rows = experts * tensor->shape[mixture.transposed ? 2 : 1];
-        layers.push_back(dense_layer({*tensor, mixture.transposed, 0, 0, rows}, tensor->name));
-        layers.back().experts = experts;
+bool find_single(const FusedExperts &mixture, const char *name, DenseLayer *found) {
+    const std::string rest = std::string(name).substr(mixture.name.size());  // ".7.up_proj"
+    const size_t dot = rest.rfind('.');
+    if (dot == 0 || dot == std::string::npos) return false;
+    const std::string number = rest.substr(1, dot - 1);
+    const int64_t e = std::strtoll(number.c_str(), nullptr, 10);
+    // One way to write a number.
+    if (e < 0 || e >= mixture.gate_up.shape[0] || std::to_string(e) != number) return false;
+    for (const Projection &projection : kProjections) {
+        if (rest.substr(dot) != projection.name) continue;
+        *found = layer_of(mixture, e, projection, name);
+        return true;
     }
-    return layers;
+    return false;
+}
+
+DenseLayer all_experts(const qk_file_tensor &tensor, bool transposed) {
+    const int64_t rows = tensor.shape[0] * tensor.shape[transposed ? 2 : 1];
+    DenseLayer layer = dense_layer({tensor, transposed, 0, 0, rows}, tensor.name);
+    layer.experts = tensor.shape[0];
+    return layer;
+}
+
+std::vector<DenseLayer> all_together(const FusedExperts &mixture) {
+    return {all_experts(mixture.gate_up, mixture.transposed),
+            all_experts(mixture.down, mixture.transposed)};
 }

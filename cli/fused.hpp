@@ -7,6 +7,8 @@
 
 #include "layers.hpp"
 
+constexpr const char *kModule = ".experts", *kGateUp = ".gate_up_proj", *kDown = ".down_proj";
+
 // Dense weights [n,k] and where in the file they are.
 struct DenseLayer {
     qk_layer layer;
@@ -27,5 +29,9 @@ std::vector<FusedExperts> find_fused(const std::vector<qk_file_tensor> &tensors)
 // As layers an expert: X.experts.N.gate_proj, up_proj and down_proj. Gate and up are halves.
 // `names` holds the layers' names.
 std::vector<DenseLayer> one_by_one(const FusedExperts &mixture, std::list<std::string> *names);
+// The one of them that has this name, which begins with the mixture's; false: none has.
+bool find_single(const FusedExperts &mixture, const char *name, DenseLayer *found);
+// A tensor as one layer of all experts.
+DenseLayer all_experts(const qk_file_tensor &tensor, bool transposed);
 // As two layers of all experts, X.experts.gate_up_proj and X.experts.down_proj.
 std::vector<DenseLayer> all_together(const FusedExperts &mixture);
