@@ -4,6 +4,7 @@
 
 #include "beside.hpp"
 #include "commands.hpp"
+#include "convert_experts.hpp"
 #include "dense.hpp"
 #include "json.hpp"
 #include "layers.hpp"
@@ -84,18 +85,13 @@ void join_flags(std::vector<Job> *jobs) {
     }
 }
 
-// Experts in one layer have a bias of all, [experts,n]. Written is X.bias, of all rows where the
-// dialect has no word for experts.
-void rename_bias(const Target &target, const qk_layer &layer, Plan *plan) {
-    const bool gpt_oss = layer.dialect == QK_DIALECT_GPT_OSS;
-    const std::string own = std::string(layer.name) + (gpt_oss ? "_bias" : ".bias");
+// Experts in one layer have a bias of all, [experts,n]: X.bias in GGUF.
+void rename_bias(const qk_layer &layer, Plan *plan) {
+    const std::string own = std::string(layer.name) + "_bias";
     for (qk_file_tensor &tensor : plan->copy) {
-        if (tensor.name != own || tensor.rank == 1) continue;
+        if (tensor.name != own) continue;
         plan->names.push_back(std::string(layer.name) + ".bias");
         tensor.name = plan->names.back().c_str();
-        if (is_gguf(target)) continue;
-        tensor.rank = 1;
-        tensor.shape = layer.desc.shape;
     }
 }
 
@@ -111,7 +107,13 @@ Plan make_plan(const Target &target, const Checkpoint &checkpoint) {
             continue;
         }
         changes = changes || !is_already(target, layer);
-        plan.jobs.push_back({layer, layer.desc});
+        if (is_gguf(target) || experts_in(checkpoint, layer) == 0) {
+            plan.jobs.push_back({layer, layer.desc});
+        } else {
+            for (const Job &job : experts_one_by_one(target, checkpoint, layer, &plan.names)) {
+                plan.jobs.push_back(job);
+            }
+        }
         add_weight_tensors(checkpoint, layer, &replaced);
     }
     refuse_unknown_method(checkpoint);
@@ -131,20 +133,20 @@ Plan make_plan(const Target &target, const Checkpoint &checkpoint) {
         if (replaced.count(tensor.name) == 0) plan.copy.push_back(tensor);
     }
     for (const Job &job : plan.jobs) {
-        if (job.layer.has_bias != 0) rename_bias(target, job.layer, &plan);
+        const bool gpt_oss = job.layer.dialect == QK_DIALECT_GPT_OSS;
+        if (gpt_oss && job.layer.has_bias != 0) rename_bias(job.layer, &plan);
     }
     return plan;
 }
 
 // Reads all zeros: whether they need a place of their own, and whether GPTQ's v1 holds them.
-void survey_zeros(const Target &target, const Checkpoint &checkpoint, const Context &context,
-                  Plan *plan, Progress *progress) {
+void survey_zeros(const Target &target, Sources *sources, Plan *plan, Progress *progress) {
     if (target.layout == QK_LAYOUT_AWQ_GEMM || target.layout == QK_LAYOUT_AWQ_GEMV) return;
     bool symmetric = true;
     for (Job &job : plan->jobs) {
         progress->advance(0, job.layer.name);
         if (kind_of(job.desc) != Kind::kInt4) continue;
-        const Zeros zeros = zeros_of(checkpoint, context, job);
+        const Zeros zeros = zeros_of(sources, job);
         symmetric = symmetric && zeros.all_eight;
         if (is_gguf(target) && !zeros.all_eight) {
             cannot_hold(job.layer, "its zeros are not all 8, and GGUF's Q4_0 has no others");
@@ -273,18 +275,19 @@ ExitCode run_convert(const CommonOptions &common, const ConvertOptions &options)
     const Checkpoint checkpoint = open_checkpoint(options.input);
     Plan plan = make_plan(target, checkpoint);
     const Context context = create_context(common);
+    Sources sources(checkpoint, context);
     Output output(options.output, options.force);
     output.refuse_dialect(target.dialect);
     Beside beside;
     declare_metadata(checkpoint, output);
     {
         Progress progress(common, plan.bytes_in);
-        survey_zeros(target, checkpoint, context, &plan, &progress);
+        survey_zeros(target, &sources, &plan, &progress);
         declare(target, checkpoint, plan, output);
         beside = copy_beside(options.input, checkpoint, &output, &progress);
         for (const qk_file_tensor &tensor : plan.copy) write_copy(output, tensor, &progress);
         for (const Job &job : plan.jobs) {
-            write_layer(context, job, recast(checkpoint, context, job).get(), output);
+            write_layer(context, job, recast(&sources, job).get(), output);
             progress.advance(job.layer.bytes, job.layer.name);
         }
         if (output.has_config()) write_config(target, checkpoint, plan, output);

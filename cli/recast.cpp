@@ -7,7 +7,6 @@
 #include <numeric>
 #include <set>
 
-#include "rows.hpp"
 #include "target.hpp"
 
 namespace {
@@ -51,10 +50,12 @@ qk_layout work_layout(const qk_tensor_desc &desc) {
     return desc.layout == QK_LAYOUT_ROW_HIGH ? QK_LAYOUT_ROW_HIGH : QK_LAYOUT_ROW;
 }
 
-Planes load(const Checkpoint &checkpoint, const Context &context, const qk_layer &layer) {
-    const LoadedLayer loaded = load_layer(checkpoint, context, layer.name, QK_LOAD_IN_PLACE);
+Planes load(Sources *sources, const Job &job) {
+    const qk_layer &layer = job.layer;
+    const Context &context = sources->context();
+    const Tensor weight = sources->of(job);
     qk_tensor_desc desc = QK_TENSOR_DESC_INIT;
-    check(qk_tensor_describe(loaded.weight.get(), &desc), layer.name, nullptr);
+    check(qk_tensor_describe(weight.get(), &desc), layer.name, nullptr);
     desc.layout = work_layout(desc);
     desc.flags &= ~QK_TENSOR_READ_ONLY;
     if (desc.format == QK_FORMAT_U4_AFFINE) desc.flags &= ~QK_TENSOR_SYMMETRIC;
@@ -62,7 +63,7 @@ Planes load(const Checkpoint &checkpoint, const Context &context, const qk_layer
     check(qk_tensor_create(context.get(), &desc, &made), layer.name,
           qk_context_error(context.get()));
     const Tensor tensor(made);
-    check(qk_repack(context.get(), loaded.weight.get(), made), layer.name,
+    check(qk_repack(context.get(), weight.get(), made), layer.name,
           qk_context_error(context.get()));
     Planes planes = {layer, desc, {}};
     for (qk_plane plane = 0; plane < QK_PLANE_COUNT; ++plane) {
@@ -342,12 +343,24 @@ Zeros count_zeros(const Planes &planes) {
 
 }  // namespace
 
-Zeros zeros_of(const Checkpoint &checkpoint, const Context &context, const Job &job) {
-    return count_zeros(load(checkpoint, context, job.layer));
+Tensor Sources::of(const Job &job) {
+    const char *name = job.whole == nullptr ? job.layer.name : job.whole;
+    if (job.whole == nullptr) {
+        return load_layer(checkpoint_, context_, name, QK_LOAD_IN_PLACE).weight;
+    }
+    if (!experts_ || whole_ != name) {
+        whole_ = name;
+        experts_.emplace(context_, whole_,
+                         load_layer(checkpoint_, context_, name, QK_LOAD_IN_PLACE).weight,
+                         job.layer.desc.shape[0] * job.layer.desc.shape[1]);
+    }
+    return experts_->tensor(experts_->block(job.first));
 }
 
-Tensor recast(const Checkpoint &checkpoint, const Context &context, const Job &job) {
-    Planes planes = load(checkpoint, context, job.layer);
+Zeros zeros_of(Sources *sources, const Job &job) { return count_zeros(load(sources, job)); }
+
+Tensor recast(Sources *sources, const Job &job) {
+    Planes planes = load(sources, job);
     const Kind kind = kind_of(job.desc);
     if (kind == Kind::kMxfp4) change_mxfp4(job.desc.format, &planes);
     if (kind == Kind::kNvfp4) turn_global(job.desc.flags, &planes);
@@ -364,5 +377,5 @@ Tensor recast(const Checkpoint &checkpoint, const Context &context, const Job &j
     const uint32_t missing = job.desc.flags & ~planes.desc.flags;
     if ((missing & QK_TENSOR_ORDERED) != 0) order_as_stored(&planes);
     if ((missing & QK_TENSOR_FLOAT_MIN) != 0) give_minima(&planes);
-    return store(context, &planes, job.desc);
+    return store(sources->context(), &planes, job.desc);
 }

@@ -178,15 +178,15 @@ class Recast(Case):
     HELD = {
         "compressed-tensors": (
             "compressed-tensors", "format",
-            {"gpt_oss": "mxfp4-pack-quantized", "fp8_block_32": "float-quantized",
-             "fp8_block_ue8m0": "float-quantized", "bnb_int8": "pack-quantized"}),
+            {"fp8_block_32": "float-quantized", "fp8_block_ue8m0": "float-quantized",
+             "bnb_int8": "pack-quantized"}),
         "bitsandbytes": (
             "bitsandbytes", "load_in_8bit",
             {"bnb_nf4_nested": False, "bnb_nf4_nested_half": False, "bnb_fp4_nested": False,
              "ct_int8_channel": True, "ct_int8_tensor": True, "ct_pack8_channel": True}),
         "bitsandbytes-nested": ("bitsandbytes", "bnb_4bit_use_double_quant",
                                 {"bnb_nf4": True, "bnb_fp4": True}),
-        "deepseek": ("fp8", "expert_dtype", {"ct_mxfp4": "fp4", "gpt_oss": "fp4"}),
+        "deepseek": ("fp8", "expert_dtype", {"ct_mxfp4": "fp4"}),
         "awq-gemv": ("awq", "version", {"ct_int4_sym_g128": "gemv", "ct_int4_asym_g32": "gemv"})}
 
     def values(self, model):
@@ -202,27 +202,13 @@ class Recast(Case):
         (folder / "config.json").write_text(config)
         return folder
 
-    def as_rows(self, experts):
-        """gpt-oss's dense experts [experts,k,n] and their bias as those of one layer."""
-        tensors = {}
-        for name, (dtype, shape, data) in experts.items():
-            if name.endswith("_bias"):
-                tensors[name.replace("_bias", ".bias")] = (dtype, [shape[0] * shape[1]], data)
-                continue
-            count, k, n = shape
-            words = [data[4 * i:4 * i + 4] for i in range(count * k * n)]
-            tensors[name + ".weight"] = (dtype, [count * n, k], b"".join(
-                words[(e * k + column) * n + row]
-                for e in range(count) for row in range(n) for column in range(k)))
-        return tensors
-
     def test_golden_files(self):
         for word, (method, key, names) in self.HELD.items():
             for name, said in names.items():
                 out = self.folder / f"{name}-{word}"
                 self.run_qk("convert", GOLDEN / name, out, "--to", word, "-q")
                 found, expected = self.values(out), self.values(GOLDEN / name)
-                self.assertEqual(found, self.as_rows(expected) if name == "gpt_oss" else expected)
+                self.assertEqual(found, expected)
                 self.assertTrue(self.run_json("verify", out)["sound"])
                 section = json.loads((out / "config.json").read_text())["quantization_config"]
                 self.assertEqual((section["quant_method"], section[key]), (method, said), name)

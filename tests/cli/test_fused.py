@@ -1,103 +1,13 @@
-"""Experts in two dense tensors: as they are, transposed, into gpt-oss's tensors and GGUF's."""
+"""Experts in two dense tensors: as they are, transposed, and into gpt-oss's tensors."""
 import json
-import math
-import struct
 import unittest
 from array import array
 
-from harness import Case, floats, read, safetensors
-
-EXPERTS = "model.layers.0.mlp.experts"
-GATE_UP, DOWN = f"{EXPERTS}.gate_up_proj", f"{EXPERTS}.down_proj"
-GPT_OSS = ["--format", "mxfp4", "--dialect", "gpt-oss"]
-GGUF_TYPES = {0: ("F32", 1, 4), 2: ("Q4_0", 32, 18), 8: ("Q8_0", 32, 34), 39: ("MXFP4", 32, 17)}
-WIDTHS = {"F32": "I", "F16": "H", "BF16": "H"}
+from fused import DOWN, EXPERTS, GATE_UP, GPT_OSS, FusedCase, joined, read_gguf, turned
+from harness import floats, read, safetensors
 
 
-def weights(dtype, count, seed):
-    """Some that are no multiples of each other, as bytes."""
-    some = min(count, 10007)  # a prime: rows and experts differ
-    values = [((seed + 7 * i) % 253 - 126) * 2.0 ** (i * 11 % 17 - 12) for i in range(some)]
-    words = array("I", floats(values))
-    if dtype == "F16":
-        words = array("H", struct.pack(f"<{some}e", *values))
-    if dtype == "BF16":
-        words = array("H", (word >> 16 for word in words))
-    return (words * (count // some + 1))[:count].tobytes()
-
-
-def turned(tensor):
-    """[E,k,n] as [E,n,k], or the other way."""
-    dtype, (experts, rows, columns), data = tensor
-    words = array(WIDTHS[dtype], data)
-    size, out = rows * columns, array(WIDTHS[dtype])
-    for e in range(experts):
-        expert = words[e * size:(e + 1) * size]
-        for column in range(columns):
-            out += expert[column::columns]
-    return dtype, [experts, columns, rows], out.tobytes()
-
-
-def joined(tensor):
-    dtype, (experts, n, k), data = tensor
-    return dtype, [experts * n, k], data
-
-
-def read_gguf(path):
-    """{name: (type, shape, bytes)}; of types that are not listed, no bytes."""
-    content, at = path.read_bytes(), 24
-    count, pairs = struct.unpack_from("<QQ", content, 8)
-
-    def number(form):
-        nonlocal at
-        value, = struct.unpack_from("<" + form, content, at)
-        at += struct.calcsize("<" + form)
-        return value
-
-    def text():
-        nonlocal at
-        size = number("Q")
-        at += size
-        return content[at - size:at].decode()
-
-    for _ in range(pairs):
-        text()
-        assert number("I") == 8  # a string
-        text()
-    found = []
-    for _ in range(count):
-        name = text()
-        shape = [number("Q") for _ in range(number("I"))][::-1]
-        found.append((name, shape, number("I"), number("Q")))
-    begin, tensors = -(-at // 32) * 32, {}
-    for name, shape, kind, offset in found:
-        word, codes, size = GGUF_TYPES.get(kind, (str(kind), 1, 0))
-        data = content[begin + offset:][:math.prod(shape) // codes * size]
-        tensors[name] = (word, shape, data)
-    return tensors
-
-
-class Fused(Case):
-    def model(self, tensors, model_type="gpt_oss", name="model"):
-        folder = self.folder / name
-        folder.mkdir(exist_ok=True)
-        self.write(f"{name}/model.safetensors", safetensors(tensors))
-        config = {"model_type": model_type} if model_type else {}
-        self.write(f"{name}/config.json", json.dumps(config).encode())
-        return folder
-
-    def pair(self, dtype="BF16", experts=3, n=64, k=96):
-        """gate_up_proj [E,2n,k] and down_proj [E,k,n]."""
-        return {GATE_UP: (dtype, [experts, 2 * n, k], weights(dtype, experts * 2 * n * k, 3)),
-                DOWN: (dtype, [experts, k, n], weights(dtype, experts * n * k, 11))}
-
-    def transposed(self, *options, **sizes):
-        return {name: turned(tensor) for name, tensor in self.pair(*options, **sizes).items()}
-
-    def as_layers(self, pair):
-        """The rows of all experts as a plain layer, under the same name."""
-        return {f"{name}.weight": joined(tensor) for name, tensor in pair.items()}
-
+class Fused(FusedCase):
     def test_transposed_become_gpt_oss(self):
         """The bytes of the transposed weights as plain layers; 2112 x 2048 is transposed in two
         pieces an expert."""
@@ -199,15 +109,8 @@ class Fused(Case):
     def test_llama4_has_layers_an_expert(self):
         """Halves of columns, with the bytes that they have as layers of their own."""
         for sizes in ({}, {"experts": 1, "n": 1056, "k": 2048}):
-            pair, each = self.pair(**sizes), {}
-            for part, name, first in (("gate_proj", GATE_UP, 0), ("up_proj", GATE_UP, 1),
-                                      ("down_proj", DOWN, 0)):
-                dtype, (experts, rows, k), data = pair[name]
-                rows //= 2 if name == GATE_UP else 1
-                size = 2 * rows * k
-                for e in range(experts):
-                    at = e * len(data) // experts + first * size
-                    each[f"{EXPERTS}.{e}.{part}.weight"] = (dtype, [rows, k], data[at:at + size])
+            pair = self.pair(**sizes)
+            each = self.singles(pair)
             model = self.model({name: turned(tensor) for name, tensor in pair.items()}, "llama4")
             single = self.model(each, "", "each")
             out, twin = self.folder / "out", self.folder / "twin"
@@ -235,54 +138,6 @@ class Fused(Case):
         bad[GATE_UP] = (*bad[GATE_UP][:2], bytes(data))
         self.assertIn(f"{EXPERTS}.2.up_proj.weight: 1 value is NaN or infinite", self.fails(
             1, "quantize", self.model(bad, "llama4"), self.folder / "no"))
-
-    def test_gguf_has_experts_of_three_dimensions(self):
-        for turn in (False, True):
-            pair, bias = self.pair("F32", n=32), ("F32", [3, 96], floats(range(288)))
-            model = self.model({**{name: turned(tensor) if turn else tensor
-                                   for name, tensor in pair.items()}, f"{DOWN}_bias": bias}, "")
-            plain = self.model(self.as_layers(pair), "", "plain")
-            for form in ("q4_0", "q8_0"):
-                out, twin = self.folder / "out.gguf", self.folder / "twin.gguf"
-                self.run_qk("quantize", model, out, "--format", form, "--force")
-                self.run_qk("quantize", plain, twin, "--format", form, "--exclude", "none",
-                            "--force")
-                expected = {name: (kind, pair[name.removesuffix(".weight")][1], data)
-                            for name, (kind, _, data) in read_gguf(twin).items()}
-                expected[f"{DOWN}.bias"] = bias
-                self.assertEqual(read_gguf(out), expected)
-                mixture, = self.run_json("inspect", out)["experts"]
-                self.assertEqual((mixture["name"], mixture["experts"], mixture["loadable"]),
-                                 (EXPERTS, 3, True))
-                self.assertEqual([(p["name"], p["shape"], p["has_bias"])
-                                  for p in mixture["projections"]],
-                                 [(DOWN, [3, 96, 32], True), (GATE_UP, [3, 64, 96], False)])
-                self.assertTrue(self.run_json("verify", out)["sound"])
-                back = self.folder / "back.safetensors"
-                self.run_qk("dequantize", out, back, "--force")
-                self.assertEqual(read(back)[f"{GATE_UP}.weight"][1], [3, 64, 96])
-        self.assertIn("rows of 16, no multiple of the group of 32", self.fails(
-            1, "quantize", self.model(self.pair(n=16)), self.folder / "no.gguf", "--format",
-            "q4_0"))
-
-    def test_gpt_oss_in_gguf_stays_experts(self):
-        """Their bias too: [E,n] under the layer's name."""
-        blocks = bytes(b for b in range(256) if b % 16 != 8 and b // 16 != 8)[:224]
-        source = self.model({f"{DOWN}_blocks": ("U8", [2, 7, 1, 16], blocks),
-                             f"{DOWN}_scales": ("U8", [2, 7, 1], bytes(range(100, 114))),
-                             f"{DOWN}_bias": ("F32", [2, 7], floats(range(14)))})
-        out, back = self.folder / "out.gguf", self.folder / "back"
-        self.run_qk("convert", source, out, "--to", "gguf")
-        found = read_gguf(out)
-        self.assertEqual({name: (kind, shape) for name, (kind, shape, _) in found.items()},
-                         {f"{DOWN}.weight": ("MXFP4", [2, 7, 32]), f"{DOWN}.bias": ("F32", [2, 7])})
-        self.run_qk("dequantize", out, self.folder / "a.safetensors", "--dtype", "f32")
-        self.run_qk("dequantize", source, self.folder / "b.safetensors", "--dtype", "f32")
-        self.assertEqual(turned(read(self.folder / "a.safetensors")[f"{DOWN}.weight"]),
-                         read(self.folder / "b.safetensors")[DOWN])
-        # Other dialects have no experts in one layer: there they are its rows.
-        self.run_qk("convert", out, back, "--to", "compressed-tensors")
-        self.assertEqual(read(back)[f"{DOWN}.bias"][1], [14])
 
     def test_a_pair_is_one_line(self):
         other = {"model.layers.1.mlp.experts.down_proj": ("F16", [2, 4, 8], bytes(128))}

@@ -5,6 +5,7 @@
 Needs torch, transformers, accelerate, bitsandbytes and compressed-tensors, so it runs before a
 release and not in CI. Models are small, of random weights of a fixed seed: nothing is downloaded.
 """
+import json
 import pathlib
 import sys
 import tempfile
@@ -12,7 +13,8 @@ import unittest
 
 from safetensors.torch import save_file
 
-from small_models import logits_of, run_qk, save_model, tensors_of, torch, transformers
+from small_models import (load_model, logits_of, run_qk, save_model, tensors_of, torch,
+                          transformers)
 
 try:
     import accelerate  # noqa: F401  (bitsandbytes needs it inside transformers)
@@ -152,6 +154,33 @@ class RoundTrip(unittest.TestCase):
             found = distance(logits_of(source), logits_of(self.folder / f"{name}-c"))
             print(f"{name:11} through 5 dialects {found:.1e} of the largest logit", flush=True)
             self.assertLess(found, BOUND)
+
+    def test_experts_converted_from_gguf(self):
+        """Fused experts, as transformers holds them: layers an expert when they leave GGUF."""
+        dense, file, out, twin = (self.folder / f"fused{end}" for end in
+                                  ("", ".gguf", "-out", "-twin"))
+        config = transformers.AutoConfig.from_pretrained(self.folder / "qwen3_moe")
+        model = transformers.AutoModelForCausalLM.from_pretrained(
+            self.folder / "qwen3_moe", dtype=torch.float32)
+        dense.mkdir()
+        config.save_pretrained(dense)
+        save_file({name: value.contiguous() for name, value in model.state_dict().items()},
+                  dense / "model.safetensors", metadata={"format": "pt"})
+        excludes = [word for name in ("*embed*", "lm_head", "*.gate")
+                    for word in ("--exclude", name)]
+        run_qk("quantize", dense, file, "--format", "q8_0", *excludes)
+        run_qk("convert", file, out, "--to", "compressed-tensors")
+        # A GGUF file knows no model: the configuration lacks what the directory's has.
+        section = json.loads((out / "config.json").read_text())["quantization_config"]
+        whole = json.loads((dense / "config.json").read_text())
+        (out / "config.json").write_text(json.dumps({**whole, "quantization_config": section}))
+        run_qk("dequantize", out, twin, "--dtype", "f32")
+        # transformers decodes in the scales' type, which are f16 in GGUF.
+        found, expected = (load_model(folder).state_dict() for folder in (out, twin))
+        joined = [name for name in found if ".experts." in name]
+        self.assertEqual(len(joined), 2 * 2)
+        for name in joined:
+            self.assertTrue(torch.equal(found[name], expected[name].half()), name)
 
     def test_what_would_not_load_is_refused(self):
         for name in OF_EXPERTS:
