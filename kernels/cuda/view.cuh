@@ -23,10 +23,17 @@ inline bool is_gptq(const Weight &w) {
 inline bool power_of_two(int64_t value) { return (value & (value - 1)) == 0; }
 
 // Of a power of two; 0 of 0, which second_group is where scales are not coded, and 31 of what is
-// larger than any group number (kOneSecond).
+// larger than any group number of 32 bits: of kOneSecond they are below 2^31 (kFewGroups32).
 inline int32_t log2_of(int64_t value) {
     if (value >= int64_t{1} << 31) return 31;
     return value > 0 ? __builtin_ctzll(uint64_t(value)) : 0;
+}
+
+// log2 of second_group for group numbers of 64 bits; -1 where it is no power of two.
+inline int32_t second_shift_of(const ScalePlane &scale) {
+    const int64_t group = scale.second_group;
+    if (!power_of_two(group)) return -1;
+    return group > 0 ? __builtin_ctzll(uint64_t(group)) : 0;
 }
 
 // log2 of the tiles of 64 columns a group; a row of one group is as good as 2^31.

@@ -76,7 +76,7 @@ std::string page() {
            "`cuda_kernel_page --write`; a test compares.\n\n"
            "\"dense\" is cuBLASLt with w in x's type, slab by slab; \"repacked\" packs w in the\n"
            "workspace and runs as packed w. Where two shapes differ, the first is "
-           "4096 x 4096 (n x k),\nthe second 28672 x 8192.\n";
+           "4096 x 4096 (n x k),\nthe second 28672 x 8192. Only the H200 has been measured.\n";
     for (const Card &card : kCards) {
         const qk::Device &d = card.device;
         out << "\n## " << card.name << "\n\nCompute capability " << d.capability / 10 << "."

@@ -10,6 +10,7 @@
 #include <algorithm>
 #include <array>
 #include <set>
+#include <tuple>
 #include <utility>
 #include <vector>
 
@@ -271,6 +272,25 @@ TEST(CudaPlan, RowsOfItemsOfExperts) {
     EXPECT_EQ(rows(1024, 128, nf4), 64);
     EXPECT_EQ(rows(4096, 128, nf4), 160);
     EXPECT_EQ(rows(4096, 128, nested), 128);
+    // Where they change: 24 rows an expert, 56, and 96 where codes are looked up.
+    const auto each =
+        [](int64_t rows_an_expert, int64_t more, const qk::cuda::GemmExpertsKind &kind) {
+        return qk::cuda::gemm_item_rows(rows_an_expert * 16 + more, 8, 128, kind);
+    };
+    const qk::cuda::GemmExpertsKind mxfp4 = {true, true, true, true};  // which has no table
+    for (const auto &[kind, last, most] :
+         {std::tuple{u4, 56, 160}, {nf4, 96, 160}, {nested, 96, 128}, {mxfp4, 56, 160}}) {
+        EXPECT_EQ(each(24, 0, kind), 32);
+        EXPECT_EQ(each(24, 1, kind), 64);
+        EXPECT_EQ(each(25, 0, kind), 64);
+        EXPECT_EQ(each(last, 0, kind), 64);
+        EXPECT_EQ(each(last, 1, kind), most);
+        EXPECT_EQ(each(last + 1, 0, kind), most);
+    }
+    EXPECT_EQ(qk::cuda::gemm_item_rows(24, 1, 1, u4), 32);
+    EXPECT_EQ(qk::cuda::gemm_item_rows(25, 1, 1, u4), 64);
+    EXPECT_EQ(qk::cuda::gemm_item_rows(57, 1, 1, u4), 160);
+    EXPECT_EQ(qk::cuda::gemm_item_rows(97, 1, 1, nf4), 160);
 }
 
 // The list has room for any routing, and what the workspace holds does not overlap; at most 256

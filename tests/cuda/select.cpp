@@ -1,4 +1,4 @@
-// Which kernel multiplies, on four cards, and what is said about it: no GPU needed.
+// Which kernel multiplies, on six cards, and what is said about it: no GPU needed.
 #include <gtest/gtest.h>
 
 #include <set>

@@ -34,7 +34,7 @@ void for_all_experts(const qk::Device &device, const Do &act) {
     }
 }
 
-// Formats x layouts x groups x shapes x m x x, on four cards and one without a library.
+// Formats x layouts x groups x shapes x m x x, on all cards and one without a library.
 template <class Do>
 void for_all(const Do &act) {
     std::vector<qk::Device> devices;

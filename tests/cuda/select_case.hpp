@@ -21,7 +21,9 @@ constexpr Card kH200 = {"H200", {0, 0, 90, 132, 227 << 10, 50 << 20}};
 constexpr Card kA100 = {"A100", {0, 0, 80, 108, 163 << 10, 40 << 20}};
 constexpr Card kRtx4090 = {"RTX 4090", {0, 0, 89, 128, 99 << 10, 72 << 20}};
 constexpr Card kOrin = {"Jetson Orin", {0, 0, 87, 16, 163 << 10, 4 << 20}};
-constexpr Card kCards[] = {kH200, kA100, kRtx4090, kOrin};
+constexpr Card kB200 = {"B200", {0, 0, 100, 148, 227 << 10, 126 << 20}};
+constexpr Card kRtx5090 = {"RTX 5090", {0, 0, 120, 170, 99 << 10, 96 << 20}};
+constexpr Card kCards[] = {kH200, kA100, kRtx4090, kOrin, kB200, kRtx5090};
 
 struct Case {
     qk_format format = QK_FORMAT_U4_AFFINE;
@@ -74,7 +76,8 @@ inline qk::cuda::Facts facts_of(const Case &c, const qk::Device &device) {
     };
     w.data = at(QK_PLANE_DATA, c.off_w);
     w.scale.format = shape.scale_format;
-    w.scale.second_group = shape.second_group;
+    const bool one = c.scale == QK_FORMAT_E8M0 || c.scale == QK_FORMAT_E4M3;
+    w.scale.second_group = one ? qk::kOneSecond : shape.second_group;
     w.scale.data = plane(QK_PLANE_SCALE, c.off_scale);
     w.scale.second = plane(QK_PLANE_SCALE2, c.off_second);
     w.scale.code = plane(QK_PLANE_SCALE_CODE, 0);

@@ -69,7 +69,8 @@ void add_groups(const Geometry &s, int64_t second, bool f32, Met *met) {
     met->add(Condition::kGroupsOf32, whole(32));
     met->add(Condition::kGroupsOf16, whole(16));
     met->add(Condition::kGroupsOf8, whole(8));
-    met->add(Condition::kFewGroups32, s.group_count < int64_t{1} << 32);
+    const int bits = second == kOneSecond ? 31 : 32;  // log2_of
+    met->add(Condition::kFewGroups32, s.group_count < int64_t{1} << bits);
 }
 
 void add_addresses(const LinearArgs &args, bool through_sums, Met *met) {

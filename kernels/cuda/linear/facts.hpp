@@ -94,7 +94,7 @@ enum class Condition : uint8_t {
     kTableKnown,      // lut4: w does not bring its own
     kSecondPowerOfTwo,
     kSecondFitsSlabs,  // no second scale's groups are in two slabs
-    kFewGroups32,      // less than 2^32
+    kFewGroups32,      // less than 2^32, with one second scale 2^31
     kFewGroups31,      // less than 2^31, padding included
     kFewTiles28,       // tiles and groups less than 2^28
     kWhole,            // all rows of w are here, not a slab of them

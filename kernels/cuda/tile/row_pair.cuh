@@ -7,11 +7,6 @@
 
 namespace qk::cuda {
 
-// log2 of second_group, or -1 where it is no power of two.
-inline int32_t second_shift_of(const ScalePlane &scale) {
-    return power_of_two(scale.second_group) ? log2_of(scale.second_group) : -1;
-}
-
 #if defined(__CUDACC__)
 namespace {
 

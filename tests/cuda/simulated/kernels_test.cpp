@@ -54,6 +54,51 @@ int check_dequantize(const qk_tensor_desc &desc, qk_format to, size_t offset, Rn
     return check_weight(w, to, offset, first_row);
 }
 
+// The last rows of so many groups that their numbers need 32 bits, where one second scale is all
+// groups': planes that would begin as far before them.
+TEST_F(CudaSimulated, GroupsPast2To31HaveTheOneSecondScale) {
+    constexpr int64_t kRows = 32, kColumns = 64, kBefore = int64_t{1} << 29;
+    Rng rng(2);
+    qk_tensor_desc desc =
+        weight_desc(QK_FORMAT_FP4_E2M1, QK_FORMAT_E4M3, QK_LAYOUT_ROW, 16, kRows, kColumns);
+    desc.flags |= QK_TENSOR_GLOBAL;
+    HostWeight stored = random_weight(desc, rng);
+    HostWeight w = packed_on_host(stored);
+    const DeviceWeight device(w);
+    const float seconds[] = {float_at(QK_FORMAT_F32, w.planes[QK_PLANE_GLOBAL], 0), NAN};
+    std::vector<uint8_t> bytes(sizeof(seconds));
+    memcpy(bytes.data(), seconds, sizeof(seconds));
+    const DeviceBuffer second(bytes);
+    const auto before = [](void *plane, int64_t row_bytes) {
+        return reinterpret_cast<void *>(uintptr_t(plane) - uintptr_t(kBefore * row_bytes));
+    };
+    qk::Weight many = device.view();
+    many.geometry.n += kBefore;
+    many.geometry.group_count += kBefore * many.geometry.groups_per_row;
+    many.data = before(many.data, kColumns / 2);
+    many.scale.data = before(many.scale.data, many.geometry.groups_per_row);
+    many.scale.second = second.data();
+    ASSERT_GE(many.geometry.group_count, int64_t{1} << 31);
+    std::vector<uint8_t> expected(size_t(kRows * kColumns * 4));
+    ASSERT_EQ(qk::cpu::kDequantizeGeneric.run(
+                  {w.view(), {qk::find_format(QK_FORMAT_F32), kRows, kColumns, expected.data()}},
+                  host_launch()),
+              QK_OK);
+    int ran = 0;
+    const auto &list = qk::kCudaBackend.dequantize;
+    for (int32_t i = 0; i < list.count; ++i) {
+        const DeviceBuffer out(std::vector<uint8_t>(expected.size(), 0xcd));
+        const qk::DequantizeArgs args = {
+            many, {qk::find_format(QK_FORMAT_F32), kRows, kColumns, out.data()}, kBefore};
+        if (!list.kernels[i]->can_run(args, device_0())) continue;
+        ++ran;
+        qk::ErrorText error = {};
+        EXPECT_EQ(list.kernels[i]->run(args, device_launch(&error)), QK_OK) << error.text;
+        EXPECT_TRUE(same_values(QK_FORMAT_F32, expected, out.read())) << list.kernels[i]->name;
+    }
+    EXPECT_GE(ran, 2);
+}
+
 TEST_F(CudaSimulated, DequantizeEqualsTheCpu) {
     const qk_layout layouts[] = {QK_LAYOUT_ROW,      QK_LAYOUT_ROW_HIGH, QK_LAYOUT_AWQ_GEMM,
                                  QK_LAYOUT_AWQ_GEMV, QK_LAYOUT_GPTQ,     QK_LAYOUT_GPTQ_V1,

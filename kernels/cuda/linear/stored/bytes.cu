@@ -129,7 +129,7 @@ Status run(const LinearArgs &args, const Launch &launch) {
     while (p.column_shift < 3 && p.o.m > int64_t{1} << p.column_shift) ++p.column_shift;
     const auto steps = uint32_t(s.group_size / (fine ? 16 : kBytesColumns));  // of a group
     p.scale_groups = row ? 0 : steps == 1 ? 1 : 0xffffffffu / steps + 1;
-    p.second_shift = log2_of(args.w.scale.second_group);
+    p.second_shift = second_shift_of(args.w.scale);
     const TensorPlane codes = {args.w.data, s.k, s.n, 1, s.k};
     const TensorPlane x = {args.x.data, s.k, p.o.m, 2, s.k * 2};
     QK_TRY(describe_tensor(codes, kBytesColumns, 16, launch.error, &p.codes));

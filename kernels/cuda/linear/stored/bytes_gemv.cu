@@ -206,7 +206,7 @@ Status run(const LinearArgs &args, const Launch &launch) {
     const Geometry &s = args.w.geometry;
     const ByteRowProblem p = {view_of(args),
                               plan_words_gemv(s.n, s.k, false, launch.device.multiprocessors),
-                              group_tiles_shift(s), log2_of(args.w.scale.second_group)};
+                              group_tiles_shift(s), second_shift_of(args.w.scale)};
     return p.type == QK_FORMAT_F16 ? run_type<F16>(p, launch) : run_type<BF16>(p, launch);
 }
 

@@ -268,9 +268,8 @@ int32_t group_shift(const Geometry &s) {
 
 Status run(const LinearArgs &args, const Launch &launch) {
     const Geometry &s = args.w.geometry;
-    const int64_t second = args.w.scale.second_group;
     const bool eight = args.w.format->bits == 8;
-    const Problem p = {view_of(args), group_shift(s), log2_of(second)};
+    const Problem p = {view_of(args), group_shift(s), second_shift_of(args.w.scale)};
     const bool whole =
         s.k % kUnit == 0 && aligned(args.x.data) && aligned(args.w.data, eight ? 8 : 4);
     return eight ? run_kind<8>(p, whole, launch) : run_kind<4>(p, whole, launch);
