@@ -1,13 +1,15 @@
 // qk_linear on the CPU: weights in DRAM (rotated, so that no cache holds them), or resident in L2
-// or L3; ratio to a floor in the same run: a loop that only reads the weights, the processor's
-// peak of multiplications and additions, or OpenBLAS's sgemm on the weights as dense f32.
+// or L3; ratio to a floor in the same run: a loop that only reads the weights, or the processor's
+// peak of multiplications and additions.
 //
 //     qk_bench_cpu_linear [--filter TEXT] [--threads N] [--seconds S] [--m M] [--place dram|l2|l3]
-//                         [--against read|peak|sgemm] [--mode exact|bf16|int8]
+//                         [--against read|peak] [--mode exact|bf16|int8]
 //                         [--isa all|vnni|avx512|avx2|generic]
 //                         [--layout packed|row|row_high|gptq|awq_gemm|awq_gemv|word]
 //                         [--straddle COLUMNS]
 //     qk_bench_cpu_linear --fork-join|--small [--threads N]
+//     qk_bench_cpu_linear --floor [--against read|peak] [--threads N]    a rate for each line of
+//     stdin
 #include <string.h>
 #include <unistd.h>
 
@@ -17,7 +19,6 @@
 #include "../cli/trace.hpp"
 #include "instruction_set.hpp"
 #include "measure.hpp"
-#include "peers.hpp"
 #include "weights.hpp"
 
 namespace {
@@ -29,7 +30,7 @@ struct Options {
                                layout = "packed";
     int threads = 1, m = 1, straddle = 0;
     double seconds = 1;
-    bool fork_join = false, small = false;
+    bool fork_join = false, small = false, floor = false;
 };
 
 // Codes of 8 bits know one layout only.
@@ -46,25 +47,30 @@ qk_layout layout_of(const Options &options, const Case &c) {
     return QK_LAYOUT_PACKED;
 }
 
+constexpr size_t kDramPass = size_t{64} << 20;
+
 // What a case is compared with: `work` bytes or operations a call.
 struct Floor {
     std::function<void()> call;
     double work;
 };
 
-Floor sgemm_floor(const Options &options, int64_t n, int64_t k) {
-    static const bench::Sgemm sgemm(options.threads);
-    if (!sgemm.found()) {
-        fprintf(stderr, "libopenblas.so.0 is not installed\n");
-        exit(77);
-    }
-    const auto x = std::make_shared<std::vector<float>>(size_t(options.m * k), 0.5f);
-    const auto w = std::make_shared<std::vector<float>>(size_t(n * k), 0.25f);
-    const auto y = std::make_shared<std::vector<float>>(size_t(options.m * n));
-    const auto call = [=, m = options.m] {
-        sgemm.multiply(m, int(n), int(k), x->data(), w->data(), y->data());
+// Reads so many bytes, so many times; the next call goes on behind them.
+Floor read_floor(const Options &options, bench::Threads *threads, size_t pass, int passes) {
+    static bench::Buffer buffer(size_t{256} << 20);
+    static const bool touched = memset(buffer.data, 7, buffer.bytes) != nullptr;
+    static size_t offset = 0;
+    if (offset + pass > buffer.bytes || !touched) offset = 0;
+    const size_t share = pass / 4096 / size_t(options.threads) * 4096;
+    const auto call = [=, count = options.threads] {
+        for (int i = 0; i < passes; ++i) {
+            threads->run(count, [&](int t) {
+                bench::read_stream(buffer.data + offset + size_t(t) * share, share);
+            });
+        }
+        if (passes == 1) offset = (offset + pass) % buffer.bytes;
     };
-    return {call, 2.0 * options.m * double(n) * double(k)};
+    return {call, double(pass) * passes};
 }
 
 Floor peak_floor(const Options &options, bench::Threads *threads) {
@@ -108,29 +114,16 @@ void run_case(const Options &options, Case c, int64_t n, int64_t k) {
     qk_tensor *const x = create_x(context, c.x_format, options.m, k);
     qk_tensor *const y = create(context, c.x_format, QK_LAYOUT_ROW, options.m, n, nullptr);
 
-    static bench::Buffer floor_buffer(size_t{256} << 20);
-    static const bool touched = memset(floor_buffer.data, 7, floor_buffer.bytes) != nullptr;
-    const size_t pass = dram ? size_t{64} << 20 : size_t(bytes) / 8192 * 8192;
+    const size_t pass = dram ? kDramPass : size_t(bytes) / 8192 * 8192;
     const int passes = dram ? 1 : int(6.4e7 / double(pass)) + 1;
-    size_t offset = 0;
-    const auto floor = [&] {
-        for (int i = 0; i < passes; ++i) {
-            const size_t share = pass / 4096 / size_t(options.threads) * 4096;
-            threads.run(options.threads, [&](int t) {
-                bench::read_stream(floor_buffer.data + offset + size_t(t) * share, share);
-            });
-        }
-        if (dram && touched) offset = (offset + pass) % floor_buffer.bytes;
-    };
     const auto kernel = [&] {
         for (int i = 0; i < calls; ++i) {
             check(qk_linear(context, x, weights[size_t(i % copies)], nullptr, y), context);
         }
     };
     const bool reads = options.against == "read";
-    const Floor other = reads                        ? Floor{floor, double(pass) * passes}
-                        : options.against == "sgemm" ? sgemm_floor(options, n, k)
-                                                     : peak_floor(options, &threads);
+    const Floor other =
+        reads ? read_floor(options, &threads, pass, passes) : peak_floor(options, &threads);
     const double flops = 2.0 * double(options.m) * double(n) * double(k);
     const bench::Result r =
         bench::measure_pairs(options.threads, options.seconds, other.work, other.call,
@@ -242,6 +235,18 @@ void run_fork_join(int threads) {
         one.after_pause);
 }
 
+// For programs that measure something else between two of its samples. Threads of this one that
+// spun meanwhile would disturb them.
+void serve_floor(const Options &options) {
+    for (char line[16]; fgets(line, sizeof(line), stdin) != nullptr;) {
+        bench::Threads threads(options.threads);
+        const Floor floor = options.against == "read" ? read_floor(options, &threads, kDramPass, 1)
+                                                      : peak_floor(options, &threads);
+        printf("%.4f\n", 1e-9 * floor.work / bench::time_of(options.threads, floor.call));
+        fflush(stdout);
+    }
+}
+
 }  // namespace
 
 int main(int argc, char **argv) {
@@ -253,7 +258,7 @@ int main(int argc, char **argv) {
         ->check(CLI::IsMember({"dram", "l2", "l3"}));
     app.add_option("--mode", options.mode)->check(CLI::IsMember({"exact", "bf16", "int8"}));
     app.add_option("--against", options.against, "the floor")
-        ->check(CLI::IsMember({"read", "peak", "sgemm"}));
+        ->check(CLI::IsMember({"read", "peak"}));
     app.add_option("--threads", options.threads)->check(CLI::Range(1, 1024));
     app.add_option("--m", options.m, "rows of x")->check(CLI::Range(1, 1 << 20));
     app.add_option("--seconds", options.seconds, "of samples, a case")->check(CLI::PositiveNumber);
@@ -266,8 +271,13 @@ int main(int argc, char **argv) {
                    "columns more in every row, of groups that go on in the next row")
         ->check(CLI::Range(0, 4096));
     app.add_flag("--fork-join", options.fork_join, "what splitting work among threads costs");
+    app.add_flag("--floor", options.floor, "the floor alone: its rate for each line of stdin");
     app.add_flag("--small", options.small, "small products on one thread and on several");
     CLI11_PARSE(app, argc, argv);
+    if (options.floor) {
+        serve_floor(options);
+        return 0;
+    }
     if (options.fork_join) {
         run_fork_join(std::max(2, options.threads));
         return 0;

@@ -1,7 +1,7 @@
 #!/usr/bin/env python3
 """qk's products on the CPU beside those of peers, weights in memory: ONNX Runtime's MatMulNBits and
 MatMulBnb4, bitsandbytes' 4-bit product and dequantize, PyTorch's dense bf16 and 4-bit products.
-Before each runs a case of qk_bench_cpu_linear, whose floor is the ratio's.
+A sample of any is between two of the floor, as qk_bench_cpu_linear takes qk's.
 
     cpu_peers.py QK_BENCH_CPU_LINEAR [--threads N] [--seconds S] [--shapes 4096x4096,14336x4096]
                  [--m 1,16] [--package qk|onnxruntime|bitsandbytes|torch]
@@ -156,23 +156,60 @@ QK_CASES = (("nf4 b64 f32", "exact"), ("nf4 b64 f32", "int8"), ("u4 g128 f16", "
             ("u4 g128 f16", "bf16"), ("u4 g128 f16", "int8"))
 
 
-def sample(call, seconds, threads):
-    clock = time.thread_time if threads == 1 else time.perf_counter
-    call()
-    times = []
-    start = time.perf_counter()
-    while len(times) < 5 or time.perf_counter() - start < seconds:
+class Floor:
+    """The floor's rate of now, by the program that measures qk."""
+    def __init__(self, m, options):
+        self.threads = options.threads
+        self.process = subprocess.Popen([options.bench, "--floor", *floor_of(m, options)],
+                                        stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True)
+
+    def __enter__(self):
+        return self
+
+    def __exit__(self, *_):
+        self.process.stdin.close()
+        self.process.stdout.close()
+        self.process.wait()
+
+    def rate(self):
+        if self.threads > 1:
+            time.sleep(0.005)  # a peer's threads spin for a while
+        print(file=self.process.stdin, flush=True)
+        return float(self.process.stdout.readline())
+
+
+def floor_of(m, options):
+    return ["--against", "read" if m == 1 else "peak", "--threads", str(options.threads)]
+
+
+def measured(call, work, calls, floor, options):
+    """Medians of a call's rate, the floor's around it, and their ratio."""
+    clock = time.thread_time if options.threads == 1 else time.perf_counter
+
+    def rate_of(count):
         before = clock()
-        call()
-        times.append(clock() - before)
-    return times
+        for _ in range(count):
+            call()
+        return count * work / (clock() - before) * 1e-9
+
+    call()
+    calls = max(1, min(calls, int(0.1 * rate_of(1) * 1e9 / work)))
+    rates, floors, ratios = [], [], []
+    start, before = time.perf_counter(), floor.rate()
+    while len(rates) < 5 or time.perf_counter() - start < options.seconds:
+        rate, after = rate_of(calls), floor.rate()
+        rates.append(rate)
+        floors.append((before + after) / 2)
+        ratios.append(rate / floors[-1])
+        before = after
+    return tuple(float(np.median(values)) for values in (rates, floors, ratios))
 
 
-def qk_line(shape, m, options, case="nf4 b64 f32", mode="exact"):
+def qk_line(shape, m, options, case, mode):
     """What qk_bench_cpu_linear prints for the case."""
     lines = subprocess.run([options.bench, "--filter", case, "--shape", shape, "--mode", mode,
-                            "--m", str(m), "--against", "read" if m == 1 else "peak", "--threads",
-                            str(options.threads), "--seconds", "0.2"],
+                            "--m", str(m), *floor_of(m, options), "--seconds",
+                            str(options.seconds)],
                            check=True, capture_output=True, text=True).stdout.splitlines()
     line = next((line for line in map(json.loads, lines) if line["case"] == case), None)
     return line or sys.exit(f"{options.bench} has no {case} of shape {shape}")
@@ -183,20 +220,20 @@ def unit_of(m):
     return "GB/s" if m == 1 else "GFLOP/s"
 
 
-def line_of(peer, shape, m, threads, rate, floor):
+def line_of(peer, shape, m, threads, rate, floor, ratio):
     n, k = map(int, shape.split("x"))
     unit = unit_of(m)
     return {"bench": "peer", "peer": peer, "n": n, "k": k, "m": m, "threads": threads,
-            unit: round(rate, 2), f"floor {unit}": round(floor, 2), "ratio": round(rate / floor, 3)}
+            unit: round(rate, 2), f"floor {unit}": round(floor, 2), "ratio": round(ratio, 3)}
 
 
 def peer_lines(source, shape, m, options):
     n, k = map(int, shape.split("x"))
     for name, call, size in source(n, k, m, options.threads) or ():
         work = size if m == 1 else 2 * n * k * m
-        floor = qk_line(shape, m, options)[f"floor {unit_of(m)}"]
-        rate = work / float(np.median(sample(call, options.seconds, options.threads))) * 1e-9
-        yield line_of(name, shape, m, options.threads, rate, floor)
+        with Floor(m, options) as floor:
+            numbers = measured(call, work, 1 if m >= 64 else copies_of(size), floor, options)
+        yield line_of(name, shape, m, options.threads, *numbers)
 
 
 def qk_lines(shape, m, options):
@@ -204,7 +241,7 @@ def qk_lines(shape, m, options):
     for case, mode in QK_CASES:
         line = qk_line(shape, m, options, case, mode)
         yield line_of(f"qk, {case}, {mode}", shape, m, options.threads, line[unit],
-                      line[f"floor {unit}"])
+                      line[f"floor {unit}"], line["ratio"])
 
 
 def main():
