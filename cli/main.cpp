@@ -116,7 +116,7 @@ void add_quantize(CLI::App *app, AllOptions *all) {
     add_threads(command, &all->common);
     command->footer(
         "Patterns are the shell's (*, ?, [...]); quote them. * also matches dots.\n"
-        "Tensors that are not [n,k] weights of a layer are copied unchanged.\n"
+        "What is no weight of a layer or of experts is copied unchanged.\n"
         "Examples:\n  qk quantize model/ model-nf4/ --format nf4 --nested\n"
         "  qk quantize model/ model-w4a16/ --format int4 --group 128\n"
         "  qk quantize model/ model-awq/ --format int4 --dialect awq\n"
