@@ -1,6 +1,7 @@
 // Random routings of products with experts: every row has the bits of its own product of one row,
 // as docs/formats.md defines them, and is near the doubles'; sums of slots are those of the stated
-// order. All operands are between guard pages. QK_ROUTINGS says how many; before a release 10^5.
+// order. All operands are between guard pages, x and y slices of wider arrays half of the time.
+// QK_ROUTINGS says how many; before a release 10^5.
 #include <gtest/gtest.h>
 #if defined(__GLIBC__)
 #include <malloc.h>
@@ -273,13 +274,15 @@ void Layer::route(harness::Random *random, uint64_t turn) {
     const int64_t k = product_.k, slots = mixture.tokens * mixture.slots;
     const int64_t columns = joins ? n_ / 2 : n_, rows = summed ? mixture.tokens : slots;
     const Format y_format = random->one_in(2) ? Format::f32 : x_format_;
+    const int64_t gap_of_x = random->one_in(2) ? random->between(1, 40) : 0;
+    const int64_t gap_of_y = random->one_in(2) ? random->between(1, 40) : 0;
     qk_context *const context = context_.handle;
     const int64_t t = mixture.tokens, s = mixture.slots;
     Array x(context, x_format_,
-            by_slot ? std::vector<int64_t>{t, s, k} : std::vector<int64_t>{t, k}, turn);
+            by_slot ? std::vector<int64_t>{t, s, k} : std::vector<int64_t>{t, k}, turn, gap_of_x);
     Array y(context, y_format,
             summed ? std::vector<int64_t>{t, columns} : std::vector<int64_t>{t, s, columns},
-            turn + 1);
+            turn + 1, gap_of_y);
     Array ids(context, mixture.expert, {t, s}, turn + 2);
     Array weight(context, Format::f32, {t, s}, turn + 3);
     Array bias(context, Format::f32, {experts_, n_}, turn + 4);
