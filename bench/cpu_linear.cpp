@@ -147,21 +147,23 @@ void run_case(const Options &options, Case c, int64_t n, int64_t k) {
     qk_context_destroy(context);
 }
 
-// Microseconds of a call whose work is next to nothing: 32 rows of 32 columns, 4 tasks. Median of
-// calls one after the other, and of calls after a pause, in which qk's threads fall asleep.
+// Microseconds of a product of 128 x 1024 weights for each of `share` threads, a task each: of
+// calls one after the other, and of calls after a pause, in which qk's threads fall asleep. The
+// fast ones tell, as another program in a thread's place makes a call slow.
 struct CallTimes {
     double at_once, after_pause;
 };
-CallTimes time_calls(int threads) {
+CallTimes time_calls(int threads, int share) {
+    const int64_t n = 128 * share, k = 1024;
     qk_context_options options = QK_CONTEXT_OPTIONS_INIT;
     options.thread_count = threads;
     qk_context *context = nullptr;
     trace_if_asked(&options);
     check(qk_context_create(&options, &context), nullptr);
-    qk_tensor *const w = create_w(context, kCases[0], 32, 32);
-    qk_tensor *const x = create_x(context, QK_FORMAT_F32, 1, 32);
-    qk_tensor *const y = create(context, QK_FORMAT_F32, QK_LAYOUT_ROW, 1, 32, nullptr);
-    const auto median = [&](int samples, int calls, int pause_us) {
+    qk_tensor *const w = create_w(context, kCases[0], n, k);
+    qk_tensor *const x = create_x(context, QK_FORMAT_F32, 1, k);
+    qk_tensor *const y = create(context, QK_FORMAT_F32, QK_LAYOUT_ROW, 1, n, nullptr);
+    const auto time = [&](int samples, int calls, int pause_us) {
         std::vector<double> times;
         for (int i = 0; i < samples; ++i) {
             if (pause_us > 0) usleep(useconds_t(pause_us));
@@ -169,65 +171,85 @@ CallTimes time_calls(int threads) {
             for (int j = 0; j < calls; ++j) check(qk_linear(context, x, w, nullptr, y), context);
             times.push_back((bench::seconds(CLOCK_MONOTONIC) - start) / calls * 1e6);
         }
-        return bench::quantile(times, 0.5);
+        return bench::quantile(times, 0.1);
     };
-    const CallTimes times = {median(2000, 100, 0), median(500, 1, 2000)};
+    const CallTimes times = {time(2000, 50, 0), time(500, 1, 2000)};
     for (qk_tensor *const tensor : {w, x, y}) qk_tensor_destroy(tensor);
     qk_context_destroy(context);
     return times;
 }
 
-// Microseconds of a product of one row on qk's own threads: the fastest of many, as another program
-// in a thread's place makes a call slow.
-double best_product(const Options &how, const Case &c, uint32_t flags, int threads, int64_t n,
-                    int64_t k) {
-    qk_context_options options = QK_CONTEXT_OPTIONS_INIT;
-    options.thread_count = threads;
-    options.flags = flags;
-    options.workspace_bytes = size_t(k + 128) * 8;
-    qk_context *context = nullptr;
-    trace_if_asked(&options);
-    check(qk_context_create(&options, &context), nullptr);
-    qk_tensor *const w = create_w(context, c, n, k);
-    qk_tensor *const x = create_x(context, QK_FORMAT_F32, 1, k);
-    qk_tensor *const y = create(context, QK_FORMAT_F32, QK_LAYOUT_ROW, 1, n, nullptr);
-    double best = 1e9;
-    const double end = bench::seconds(CLOCK_MONOTONIC) + how.seconds;
-    for (double start = 0; start < end;) {
-        start = bench::seconds(CLOCK_MONOTONIC);
-        check(qk_linear(context, x, w, nullptr, y), context);
-        best = std::min(best, bench::seconds(CLOCK_MONOTONIC) - start);
+// A product of one row on qk's own threads.
+class SmallProduct {
+  public:
+    SmallProduct(const Case &c, uint32_t flags, int threads, int64_t n, int64_t k) {
+        qk_context_options options = QK_CONTEXT_OPTIONS_INIT;
+        options.thread_count = threads;
+        options.flags = flags;
+        options.workspace_bytes = size_t(k + 128) * 8;
+        trace_if_asked(&options);
+        check(qk_context_create(&options, &context_), nullptr);
+        w_ = create_w(context_, c, n, k);
+        x_ = create_x(context_, QK_FORMAT_F32, 1, k);
+        y_ = create(context_, QK_FORMAT_F32, QK_LAYOUT_ROW, 1, n, nullptr);
     }
-    for (qk_tensor *const tensor : {w, x, y}) qk_tensor_destroy(tensor);
-    qk_context_destroy(context);
-    return best * 1e6;
-}
+    SmallProduct(const SmallProduct &) = delete;
+    ~SmallProduct() {
+        for (qk_tensor *const tensor : {w_, x_, y_}) qk_tensor_destroy(tensor);
+        qk_context_destroy(context_);
+    }
 
-// Products that are over soon, on one thread and on several: 1024 x 1024, and an expert's.
+    // Calls one after the other, the first ones aside: threads wake and caches fill.
+    void take_turn(double seconds) {
+        const double from = bench::seconds(CLOCK_MONOTONIC);
+        for (double start = from; start < from + seconds;) {
+            start = bench::seconds(CLOCK_MONOTONIC);
+            check(qk_linear(context_, x_, w_, nullptr, y_), context_);
+            const double end = bench::seconds(CLOCK_MONOTONIC);
+            if (start > from + 0.25 * seconds) times_.push_back((end - start) * 1e6);
+        }
+    }
+    // Another program in a thread's place makes a call slow, so the fast ones tell.
+    double microseconds() const { return bench::quantile(times_, 0.1); }
+
+  private:
+    qk_context *context_ = nullptr;
+    qk_tensor *w_ = nullptr, *x_ = nullptr, *y_ = nullptr;
+    std::vector<double> times_;
+};
+
+// Products that are over soon, on one thread and on several in turns: small ones, and an expert's.
 void run_small(const Options &options) {
     const int threads = std::max(2, options.threads);
-    constexpr int64_t shapes[][2] = {{256, 1024}, {1024, 1024}, {768, 2048}, {2048, 768}};
+    constexpr int64_t shapes[][2] = {{64, 1024},   {128, 1024}, {256, 1024}, {512, 1024},
+                                     {1024, 1024}, {256, 4096}, {768, 2048}, {2048, 768}};
     for (const char *const name : {"nf4 b64 f32", "u4 g128 f16"}) {
         const Case &c = find_case(name);
         for (const auto &[n, k] : shapes) {
             for (const uint32_t flags : {0u, QK_CONTEXT_INT8_ACTIVATIONS}) {
-                const double one = best_product(options, c, flags, 1, n, k);
-                const double many = best_product(options, c, flags, threads, n, k);
+                SmallProduct one(c, flags, 1, n, k), many(c, flags, threads, n, k);
+                const double end = bench::seconds(CLOCK_MONOTONIC) + options.seconds;
+                while (bench::seconds(CLOCK_MONOTONIC) < end) {
+                    one.take_turn(0.005);
+                    many.take_turn(0.005);
+                }
                 printf(
                     "{\"bench\": \"small\", \"case\": \"%s\", \"mode\": \"%s\", \"n\": %lld, "
                     "\"k\": %lld, \"threads\": %d, \"us\": %.2f, \"us on one thread\": %.2f, "
                     "\"times as fast\": %.2f}\n",
                     c.name, flags == 0 ? "exact" : "int8", (long long)n, (long long)k, threads,
-                    many, one, one / many);
+                    many.microseconds(), one.microseconds(),
+                    one.microseconds() / many.microseconds());
                 fflush(stdout);
             }
         }
     }
 }
 
-// What splitting a product among qk's own threads and waiting for the last one costs.
+// What splitting a product among qk's own threads and waiting for the last one costs: the time
+// beyond that of one task alone.
 void run_fork_join(int threads) {
-    const CallTimes one = time_calls(1), many = time_calls(threads);
+    const CallTimes one = time_calls(1, 1), many = time_calls(threads, threads);
     printf(
         "{\"bench\": \"fork-join\", \"threads\": %d, \"us\": %.2f, \"us after a pause\": %.2f, "
         "\"call on one thread, us\": %.2f, \"after a pause\": %.2f}\n",

@@ -196,7 +196,7 @@ inline int64_t run_pad(const Weight &w) {
 // Zeroes a plane by tasks, so that its pages are first touched by the threads of their rows.
 inline void clear(const Parallel &parallel, void *plane, int64_t bytes) {
     if (plane == nullptr) return;
-    parallel_ranges(parallel, bytes, 4096, [&](int64_t first, int64_t last) {
+    parallel_ranges(parallel, bytes, 4096, 1, [&](int64_t first, int64_t last) {
         memset(static_cast<char *>(plane) + first, 0, size_t(last - first));
     });
 }

@@ -88,13 +88,42 @@ struct Split {
     }
 };
 
-// Calls body(first, last) over 0 .. count in ranges that are multiples of `block` long.
+// What tasks are weighed by: products of a weight and a number of x. Other work counts as the
+// products that a kernel of vectors makes in the time it takes, roughly.
+constexpr int64_t kQuantizing = 16;  // a number to a code, its part of the scale included
+constexpr int64_t kPortable = 16;    // the portable kernels' product
+
+// Of a row of w, of a column of w and of a GRU's sequence; a long batch is as good as a longer one.
+constexpr int64_t kManyRows = 1024;
+inline int64_t work_of_row(const LinearArgs &args) {
+    return args.w.geometry.k * min64(args.x.rows, kManyRows);
+}
+inline int64_t work_of_column(const LinearArgs &args) {
+    return args.w.geometry.n * min64(args.x.rows, kManyRows);
+}
+inline int64_t work_of_sequence(const GruArgs &args) {
+    const int64_t h = args.cell->hidden_size, c = args.cell->input_size;
+    return 3 * h * (c + h) * min64(args.steps, kManyRows);
+}
+
+// Tasks of 0 .. count, where an item is `work` products: several a thread, as threads are not
+// equally fast, unless those were too small to be worth handing over.
+inline int64_t task_count(const Parallel &parallel, int64_t count, int64_t blocks, int64_t work) {
+    const int64_t threads = parallel.concurrency;
+    const int64_t most = min64(blocks, min64(threads * 4, INT32_MAX));
+    const int64_t least_items = ceil_div(parallel.least_task, max64(work, 1));
+    const int64_t worth = count / least_items;
+    if (worth >= most) return most;
+    return worth > threads ? worth / threads * threads : worth;
+}
+
+// Calls body(first, last) over 0 .. count in ranges that are multiples of `block` long; `work`: of
+// one of the items.
 template <class Body>
-inline void parallel_ranges(const Parallel &parallel, int64_t count, int64_t block,
+inline void parallel_ranges(const Parallel &parallel, int64_t count, int64_t block, int64_t work,
                             const Body &body) {
     const int64_t blocks = ceil_div(count, block);
-    const int64_t most = min64(int64_t(parallel.concurrency) * 4, INT32_MAX);
-    const int64_t tasks = min64(blocks, most);
+    const int64_t tasks = task_count(parallel, count, blocks, work);
     if (parallel.concurrency <= 1 || tasks <= 1) return body(int64_t{0}, count);
     Split<Body> split{&body, count, block, blocks, tasks};
     parallel.run(parallel.pool, int32_t(tasks), Split<Body>::task, &split);

@@ -194,6 +194,7 @@ struct Parallel {
                 void *argument);
     void *pool;
     int32_t concurrency;
+    int64_t least_task = 1;  // work that is worth a task, in products (kernels/cpu/kernels.hpp)
 };
 
 // The device of a context, as kernels see it. Read once, when the context is made: no kernel asks

@@ -29,12 +29,11 @@ void scratch_give(Scratch *scratch, void *block);
 template <class T>
 class InScratch {
   public:
+    // Of no arguments, nothing is set that T does not set: not `T()`, which would clear all of it.
+    explicit InScratch(Scratch *scratch) : scratch_(scratch), value_(new (take(scratch)) T) {}
     template <class... Args>
     explicit InScratch(Scratch *scratch, Args &&...args)
-        : scratch_(scratch), value_(new (scratch_take(scratch)) T(static_cast<Args &&>(args)...)) {
-        static_assert(sizeof(T) <= kScratchBytes && alignof(T) <= 64, "a block is too small");
-        static_assert(std::is_trivially_destructible_v<T>, "a T is only given back");
-    }
+        : scratch_(scratch), value_(new (take(scratch)) T(static_cast<Args &&>(args)...)) {}
     ~InScratch() { scratch_give(scratch_, value_); }
     InScratch(const InScratch &) = delete;
     InScratch &operator=(const InScratch &) = delete;
@@ -43,6 +42,12 @@ class InScratch {
     T *operator->() const { return value_; }
 
   private:
+    static void *take(Scratch *scratch) {
+        static_assert(sizeof(T) <= kScratchBytes && alignof(T) <= 64, "a block is too small");
+        static_assert(std::is_trivially_destructible_v<T>, "a T is only given back");
+        return scratch_take(scratch);
+    }
+
     Scratch *const scratch_;
     T *const value_;
 };

@@ -79,8 +79,9 @@ int32_t threads_of(const qk_context *context) {
     return info.thread_count;
 }
 
+// Work enough for several threads.
 qk_tensor_desc any_weight() {
-    return weight_desc(QK_FORMAT_NF4, QK_LAYOUT_ROW, 601, 128, 32, QK_FORMAT_F16);
+    return weight_desc(QK_FORMAT_NF4, QK_LAYOUT_ROW, 601, 256, 32, QK_FORMAT_F16);
 }
 
 #if defined(__SANITIZE_THREAD__)
@@ -171,7 +172,7 @@ TEST(Fork, WhileAnotherThreadMultiplies) {
     Allocator allocator;
     qk_context *const context = make_context(allocator, 4);
     const auto w_desc = any_weight();
-    const auto x_desc = dense_desc(QK_FORMAT_F32, {3, 128});
+    const auto x_desc = dense_desc(QK_FORMAT_F32, {3, 256});
     const auto y_desc = dense_desc(QK_FORMAT_F32, {3, 601});
     Planes w(w_desc, 0x33), x(x_desc), y(y_desc), fresh(y_desc);
     x.fill_dense(QK_FORMAT_F32);

@@ -36,7 +36,7 @@ int settled_threads() {
     return least;
 }
 
-constexpr int64_t kN = 33, kK = 96;
+constexpr int64_t kN = 1027, kK = 288;  // enough for two tasks
 
 // One context's product with shared weights; the bytes of y.
 std::vector<float> multiply(qk_context *context, qk_tensor *w, qk_tensor *x) {

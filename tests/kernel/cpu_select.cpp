@@ -260,4 +260,18 @@ TEST(CpuSelect, KnowsEveryKernel) {
     }
 }
 
+// As many tasks as are worth a thread, in rounds that use all of them.
+TEST(Tasks, HaveALeastAmountOfWork) {
+    const qk::Parallel parallel = {nullptr, nullptr, 8, 100};
+    EXPECT_EQ(task_count(parallel, 1000, 1000, 100), 32) << "4 a thread";
+    EXPECT_EQ(task_count(parallel, 1000, 5, 100), 5) << "blocks";
+    EXPECT_EQ(task_count(parallel, 300, 300, 9), 24) << "25 of 12 items";
+    EXPECT_EQ(task_count(parallel, 70, 70, 9), 5);
+    EXPECT_LE(task_count(parallel, 11, 11, 9), 1);
+    EXPECT_LE(task_count(parallel, 0, 0, 9), 1);
+    EXPECT_LE(task_count(parallel, 50, 50, 0), 1) << "no columns";
+    const qk::Parallel executor = {nullptr, nullptr, 8};
+    EXPECT_EQ(task_count(executor, 11, 11, 0), 11) << "the caller's threads get all";
+}
+
 }  // namespace

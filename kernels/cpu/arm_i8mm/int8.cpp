@@ -45,7 +45,7 @@ const XTile *quantize_tiles(const LinearArgs &args, const Launch &launch) {
     const int64_t chunks = chunk_count(args.w.geometry);
     const int64_t blocks = groups_of_chunk(args.w.geometry);
     const float unit = 1.0f / int8_steps(*args.w.format);
-    parallel_ranges(launch.parallel, round_up(args.x.rows, kRows), 1,
+    parallel_ranges(launch.parallel, round_up(args.x.rows, kRows), 1, args.x.columns * kQuantizing,
                     [&](int64_t first, int64_t last) {
         for (int64_t row = first; row < last; ++row) {
             XTile *const to = tiles + row / kRows * chunks;
@@ -179,7 +179,8 @@ template <int kBlocks, bool table>
 QK_NOINLINE void run_tiles(const LinearArgs &args, const Launch &launch) {
     const XTile *const x = quantize_tiles(args, launch);
     const int64_t blocks = ceil_div(args.w.geometry.n, 8);
-    parallel_ranges(launch.parallel, blocks, 1, [&](int64_t first, int64_t last) {
+    parallel_ranges(launch.parallel, blocks, 1, 8 * work_of_row(args),
+                    [&](int64_t first, int64_t last) {
         Tiles<kBlocks, table> tiles(args, launch.device, x);
         for (int64_t block = first; block < last; ++block) tiles.run(block);
     });

@@ -151,7 +151,7 @@ Status run_dequantize(const DequantizeArgs &args, const Launch &launch) {
     const Writing writing = {args, launch.device, find_emitters<Isa>(bytes, high_first, stream),
                              bytes};
     const int64_t block = stores_columns(args.from) ? kTileRows : 8;
-    parallel_ranges(launch.parallel, s.n, block, [&](int64_t first, int64_t last) {
+    parallel_ranges(launch.parallel, s.n, block, s.k * 2, [&](int64_t first, int64_t last) {
         write_rows<Isa>(writing, launch.scratch, first, last);
         if (stream) Isa::end_stream();
     });

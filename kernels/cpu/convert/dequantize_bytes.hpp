@@ -128,7 +128,7 @@ Status dequantize_bytes(const DequantizeArgs &args, const Launch &launch) {
     const int64_t row_bytes = s.k * args.to.format->bits / 8;
     const bool stream =
         uintptr_t(args.to.data) % 64 == 0 && row_bytes % 64 == 0 && s.n * row_bytes >= kStreamBytes;
-    parallel_ranges(launch.parallel, s.n, 1, [&](int64_t first, int64_t last) {
+    parallel_ranges(launch.parallel, s.n, 1, s.k * 2, [&](int64_t first, int64_t last) {
         ByteWriter<Isa> writer(args, launch.device);
         for (int64_t row = first; row < last; ++row) writer.write(row, stream);
         if (stream) Isa::end_stream();

@@ -248,17 +248,19 @@ template <class Isa>
 void nest_scales(const QuantizeArgs &args, const Launch &launch) {
     const Weight &w = args.to;
     const bool stored = has_room_for_scales(w);
-    parallel_ranges(launch.parallel, stored ? w.geometry.group_count : 0, 16,
+    parallel_ranges(launch.parallel, stored ? w.geometry.group_count : 0, 16, w.geometry.group_size,
                     [&](int64_t first, int64_t last) {
         for (int64_t i = first; i < last; ++i)
             store_as(w.data, i, nested_scale<Isa>(args, i, false));
     });
     const float mean = mean_scale<Isa>(args, stored);
     store_as(w.scale.bias, 0, mean);
+    const int64_t seconds = second_count(w);
+    const int64_t work = ceil_div(w.geometry.group_count, max64(seconds, 1)) * kQuantizing;
     Coder coder = {{}, {}, nullptr};  // of scales
     memcpy(coder.table, w.scale.code, sizeof(coder.table));
     with_points(coder, w.geometry.group_count, launch, [&](const Coder &of_scales) {
-        parallel_ranges(launch.parallel, second_count(w), 1, [&](int64_t first, int64_t last) {
+        parallel_ranges(launch.parallel, seconds, 1, work, [&](int64_t first, int64_t last) {
             const InScratch<NestRoom> room(launch.scratch);
             for (int64_t block = first; block < last; ++block) {
                 nest_block<Isa>(args, of_scales, mean, block, stored, &*room);
@@ -274,22 +276,25 @@ void store_all(const QuantizeArgs &args, const Coder &coder, const Launch &launc
     const Geometry &s = w.geometry;
     if (has_word_lines(w)) {
         const int64_t rows = 16 * rows_of_word(w);
-        parallel_ranges(launch.parallel, s.n, rows, [&](int64_t first, int64_t last) {
+        parallel_ranges(launch.parallel, s.n, rows, s.k * kQuantizing,
+                        [&](int64_t first, int64_t last) {
             const InScratch<WordLines> room(launch.scratch, w);
             for (int64_t row = first; row < last; row += rows) {
                 store_word_lines<Isa>(args, coder, *room, row, min64(rows, last - row));
             }
         });
     } else if (!s.flat) {
-        parallel_ranges(launch.parallel, s.n, kRowBlock, [&](int64_t first, int64_t last) {
-            store_rows<Isa>(args, coder, first, last);
-        });
+        parallel_ranges(
+            launch.parallel, s.n, kRowBlock, s.k * kQuantizing,
+            [&](int64_t first, int64_t last) { store_rows<Isa>(args, coder, first, last); });
     } else {
         // Flat groups of nibbles share bytes with neighbours in every layout but the one made for
         // them.
         const bool bytes = w.layout->bits == 8, pairs = w.layout->id == QK_LAYOUT_ROW_HIGH;
         const int64_t block = bytes ? 1 : pairs ? 2 : s.group_count;
-        parallel_ranges(launch.parallel, s.group_count, block, [&](int64_t first, int64_t last) {
+        const int64_t work = min64(s.group_size, s.n * s.k) * kQuantizing;
+        parallel_ranges(launch.parallel, s.group_count, block, work,
+                        [&](int64_t first, int64_t last) {
             store_groups<Isa>(args, coder, {0, first}, last);
         });
     }

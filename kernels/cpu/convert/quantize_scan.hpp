@@ -95,7 +95,7 @@ void store_globals(const QuantizeArgs &args, const Launch &launch) {
     const Geometry &s = w.geometry;
     const QuantizeRule rule = rule_of(args);
     uint32_t largest = 0;
-    parallel_ranges(launch.parallel, s.n, 1, [&](int64_t first, int64_t last) {
+    parallel_ranges(launch.parallel, s.n, 1, s.k, [&](int64_t first, int64_t last) {
         uint32_t of_rows = 0;
         for (int64_t row = first; row < last; ++row) {
             uint32_t most = 0;

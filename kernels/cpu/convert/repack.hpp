@@ -130,7 +130,7 @@ Status run_repack(const RepackArgs &args, const Launch &launch) {
                         args.to.layout->data_bytes(s) >= kStreamBytes;
     const int64_t rows = columns ? RowTile<Isa>::kRows : kRowBlock;
     start_repacking_planes(args, launch.parallel);
-    parallel_ranges(launch.parallel, s.n, rows, [&](int64_t first, int64_t last) {
+    parallel_ranges(launch.parallel, s.n, rows, s.k, [&](int64_t first, int64_t last) {
         InScratch<Repacker<Isa>> repacker(launch.scratch, args, stream);
         for (int64_t row = first; row < last; row += rows) {
             repacker->move(row, min64(row + rows, last));

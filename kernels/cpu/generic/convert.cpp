@@ -52,7 +52,8 @@ void dequantize_row(const DequantizeArgs &args, Entries &entries, int64_t row) {
 }
 
 Status run(const DequantizeArgs &args, const Launch &launch) {
-    parallel_ranges(launch.parallel, args.from.geometry.n, 1, [&](int64_t first, int64_t last) {
+    parallel_ranges(launch.parallel, args.from.geometry.n, 1, args.from.geometry.k * kPortable,
+                    [&](int64_t first, int64_t last) {
         Entries entries(args.from);
         for (int64_t row = first; row < last; ++row) dequantize_row(args, entries, row);
     });
@@ -148,7 +149,7 @@ void copy_bytes(const RepackArgs &args, const Launch &launch) {
         size_t(from.layout->scale_count(from.geometry) * from.scale.format->bits / 8);
     memcpy(to.scale.data, from.scale.data, scales);
     if (has_minimum(from)) memcpy(to.minimum.data, from.minimum.data, scales);
-    parallel_ranges(launch.parallel, from.layout->data_bytes(from.geometry), int64_t{1} << 20,
+    parallel_ranges(launch.parallel, from.layout->data_bytes(from.geometry), int64_t{1} << 20, 1,
                     [&](int64_t first, int64_t last) {
         memcpy(static_cast<char *>(to.data) + first, static_cast<const char *>(from.data) + first,
                size_t(last - first));
@@ -196,7 +197,8 @@ void repack_records(const RepackArgs &args, const Launch &launch) {
     const Weight &from = args.from, &to = args.to;
     const Geometry &s = from.geometry;
     clear(launch.parallel, to.data, to.layout->data_bytes(to.geometry));
-    parallel_ranges(launch.parallel, s.n, kRowBlock, [&](int64_t first, int64_t last) {
+    parallel_ranges(launch.parallel, s.n, kRowBlock, s.k * kPortable,
+                    [&](int64_t first, int64_t last) {
         for (int64_t row = first; row < last; ++row) {
             move_codes(args, row);
             if (is_records(from) && !is_records(to)) move_second_scales(args, row);
@@ -223,7 +225,8 @@ Status run(const RepackArgs &args, const Launch &launch) {
         return QK_OK;
     }
     clear(launch.parallel, args.to.data, args.to.layout->data_bytes(args.to.geometry));
-    parallel_ranges(launch.parallel, s.n, kRowBlock, [&](int64_t first, int64_t last) {
+    parallel_ranges(launch.parallel, s.n, kRowBlock, s.k * kPortable,
+                    [&](int64_t first, int64_t last) {
         for (int64_t row = first; row < last; ++row) move_codes(args, row);
         if (!s.flat) repack_scales_and_zeros(args, first, last);
     });

@@ -21,9 +21,9 @@ void gather_row(const GatherArgs &args, int64_t row) {
 Status run(const GatherArgs &args, const Launch &launch) {
     const auto gather = args.from.format->bits == 16 ? gather_row<uint16_t> : gather_row<uint32_t>;
     parallel_ranges(launch.parallel, args.from.rows, ceil_div(kColumns, args.from.columns),
-                    [&](int64_t first, int64_t last) {
-        for (int64_t row = first; row < last; ++row) gather(args, row);
-    });
+                    args.from.columns, [&](int64_t first, int64_t last) {
+                        for (int64_t row = first; row < last; ++row) gather(args, row);
+                    });
     return QK_OK;
 }
 

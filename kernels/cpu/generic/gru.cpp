@@ -137,7 +137,8 @@ void run_sequence(const GruArgs &args, int64_t sequence) {
 }
 
 Status run(const GruArgs &args, const Launch &launch) {
-    parallel_ranges(launch.parallel, args.batch, 1, [&](int64_t first, int64_t last) {
+    parallel_ranges(launch.parallel, args.batch, 1, work_of_sequence(args) * kPortable,
+                    [&](int64_t first, int64_t last) {
         for (int64_t sequence = first; sequence < last; ++sequence) run_sequence(args, sequence);
     });
     return QK_OK;

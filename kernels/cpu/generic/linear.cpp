@@ -248,7 +248,8 @@ void run_columns(Tile &tile, ColumnTile *to) {
 
 Status run_transposed(const LinearArgs &args, const Launch &launch) {
     const int64_t k = args.w.geometry.k, m = args.x.rows;
-    parallel_ranges(launch.parallel, k, kBlock, [&](int64_t first, int64_t last) {
+    parallel_ranges(launch.parallel, k, kBlock, work_of_column(args) * kPortable,
+                    [&](int64_t first, int64_t last) {
         Tile tile(args);
         for (int64_t column = first; column < min64(last, k); column += kBlock) {
             for (int64_t i = 0; i < m; i += kRows) {
@@ -269,7 +270,8 @@ Status run(const LinearArgs &args, const Launch &launch) {
         alone && sums_integers(args, [&](int64_t column, int64_t count, float *x) {
             load_floats(args.x.format->id, args.x.data, column, count, x);
         });
-    parallel_ranges(launch.parallel, rows_of_w(args), kRows, [&](int64_t first, int64_t last) {
+    parallel_ranges(launch.parallel, rows_of_w(args), kRows, work_of_row(args) * kPortable,
+                    [&](int64_t first, int64_t last) {
         Tile tile(args);
         for (int64_t row = first; row < last; row += kRows) {
             for (int64_t m = 0; m < args.x.rows; m += kRows) {

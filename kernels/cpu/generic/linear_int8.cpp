@@ -95,7 +95,8 @@ class Tile {
 };
 
 Status run(const LinearArgs &args, const Launch &launch) {
-    parallel_ranges(launch.parallel, rows_of_w(args), 8, [&](int64_t first, int64_t last) {
+    parallel_ranges(launch.parallel, rows_of_w(args), 8, work_of_row(args) * kPortable,
+                    [&](int64_t first, int64_t last) {
         Tile tile(args);
         for (int64_t row = first; row < last; row += kRowsOfW) {
             for (int64_t m = 0; m < args.x.rows; m += kRowsOfX) {

@@ -108,6 +108,7 @@ struct FloatGru {
             product_range(a, 0, panels);
         else
             parallel_ranges(launch.parallel, panels, kTile.wide_panels,
+                            a.rows * a.count * kFloatPanel,
                             [&](int64_t first, int64_t last) { product_range(a, first, last); });
         return QK_OK;
     }
@@ -196,11 +197,11 @@ struct FloatGru {
             for (int64_t i = first; i < last; ++i)
                 write_gates(a, i / vectors, i % vectors * kLanes);
         };
-        // A unit's gates take as long as some 32 products.
-        if (a.batch * a.units * 32 < kWorthThreads)
+        constexpr int64_t kGate = 32;  // products that take as long as a unit's gates
+        if (a.batch * a.units * kGate < kWorthThreads)
             body(0, a.batch * vectors);
         else
-            parallel_ranges(launch.parallel, a.batch * vectors, 16, body);
+            parallel_ranges(launch.parallel, a.batch * vectors, 16, kLanes * kGate, body);
         return QK_OK;
     }
 };

@@ -195,7 +195,7 @@ template <GruIsa Isa>
 Status run_gru(const GruArgs &args, const Launch &launch) {
     const int64_t threads = launch.parallel.concurrency < 1 ? 1 : launch.parallel.concurrency;
     const int64_t share = ceil_div(args.batch, threads);
-    parallel_ranges(launch.parallel, args.batch, share,
+    parallel_ranges(launch.parallel, args.batch, share, work_of_sequence(args),
                     [&](int64_t first, int64_t last) { GruRange<Isa>(args, first, last).run(); });
     return QK_OK;
 }

@@ -244,7 +244,8 @@ void quantize_tiles(const LinearArgs &args, const Launch &launch, typename Isa::
     const int64_t blocks = groups_of_chunk(args.w.geometry);
     const float unit = 1.0f / int8_steps(*args.w.format);
     const typename Isa::TileRows rows(args.w);
-    parallel_ranges(launch.parallel, tiles * chunks, 1, [&](int64_t first, int64_t last) {
+    parallel_ranges(launch.parallel, tiles * chunks, 1, kRows * 128 * kQuantizing,
+                    [&](int64_t first, int64_t last) {
         for (int64_t i = first; i < last; ++i) {
             const int64_t tile = i / chunks, chunk = i % chunks, of_batch = tile % kTiles;
             const int64_t batch = tile - of_batch, side_by_side = min64(kTiles, tiles - batch);
@@ -266,7 +267,8 @@ Status run_int8_batch(const LinearArgs &args, const Launch &launch) {
     Int8Sums *const sums = reinterpret_cast<Int8Sums *>(x + tiles);
     quantize_tiles<Isa>(args, launch, x);
     const int64_t strips = ceil_div(args.w.geometry.n, kTaskRows);
-    parallel_ranges(launch.parallel, strips, 1, [&](int64_t first, int64_t last) {
+    parallel_ranges(launch.parallel, strips, 1, kTaskRows * work_of_row(args),
+                    [&](int64_t first, int64_t last) {
         [[maybe_unused]] const typename Isa::Session session;
         Int8Sums *const own = sums + first * int8_sums<Isa>(args);
         InScratch<Int8Batch<Isa>> batch(launch.scratch, args, launch.device, x, own);

@@ -130,7 +130,8 @@ template <class Isa, int kBlocks, Int8Codes kind>
 QK_NOINLINE void run_int8_rows(const LinearArgs &args, const Launch &launch,
                                const typename Isa::XChunk *x) {
     const int64_t blocks = ceil_div(args.w.geometry.n, 8);
-    parallel_ranges(launch.parallel, blocks, 1, [&](int64_t first, int64_t last) {
+    parallel_ranges(launch.parallel, blocks, 1, 8 * work_of_row(args),
+                    [&](int64_t first, int64_t last) {
         const InScratch<Int8Rows<Isa, kBlocks, kind>> rows(launch.scratch, args, launch.device, x);
         for (int64_t block = first; block < last; ++block) rows->run(block);
     });

@@ -141,7 +141,8 @@ inline const typename Isa::XChunk *quantize_x(const LinearArgs &args, const Laun
     const int64_t chunks = chunk_count(args.w.geometry);
     const int64_t blocks = groups_of_chunk(args.w.geometry);
     const float unit = 1.0f / int8_steps(*args.w.format);
-    parallel_ranges(launch.parallel, args.x.rows, 1, [&](int64_t first, int64_t last) {
+    parallel_ranges(launch.parallel, args.x.rows, 1, args.x.columns * kQuantizing,
+                    [&](int64_t first, int64_t last) {
         for (int64_t row = first; row < last; ++row) {
             for_each_chunk<Isa>(args.x, row, [&](int64_t chunk, const float *x) {
                 Isa::quantize_chunk(x, blocks, unit, to + row * chunks + chunk);

@@ -166,7 +166,8 @@ template <class Isa, class Slab, class Factors = FloatFactors<Isa>>
 void run_strips(const LinearArgs &args, const Launch &launch) {
     using Strip = BatchStrip<Isa, Slab, Factors>;
     const int64_t n = args.w.geometry.n;
-    parallel_ranges(launch.parallel, n, kSlab<Isa>, [&](int64_t first, int64_t last) {
+    parallel_ranges(launch.parallel, n, kSlab<Isa>, work_of_row(args),
+                    [&](int64_t first, int64_t last) {
         InScratch<Strip> strip(launch.scratch, args, launch.device);
         for (int64_t row = first; row < min64(last, n); row += Strip::kStrip) {
             const int64_t rows = min64(Strip::kStrip, min64(last, n) - row);

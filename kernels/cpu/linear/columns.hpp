@@ -276,13 +276,14 @@ QK_NOINLINE Status run_integers(const LinearArgs &args, const Launch &launch, in
     const int64_t n = args.w.geometry.n;
     if (launch.parallel.concurrency > 1 && args.x.columns <= kPanelOfX) {
         const InScratch<Whole> whole(launch.scratch, args.x);  // for all tasks
-        parallel_ranges(launch.parallel, n, block, [&](int64_t first, int64_t last) {
+        parallel_ranges(launch.parallel, n, block, work_of_row(args),
+                        [&](int64_t first, int64_t last) {
             const InScratch<Strip> strip(launch.scratch, args, launch.device, true);
             run_integer_strips<Block>(*strip, *whole, first, last);
         });
         return QK_OK;
     }
-    parallel_ranges(launch.parallel, n, block, [&](int64_t first, int64_t last) {
+    parallel_ranges(launch.parallel, n, block, work_of_row(args), [&](int64_t first, int64_t last) {
         const InScratch<StripsOfX<Isa, Layout, kRows, Parts>> strips(launch.scratch, args,
                                                                      launch.device, true);
         run_integer_strips<Block>(strips->strip, strips->x, first, last);
@@ -306,7 +307,7 @@ QK_NOINLINE Status run_words(const LinearArgs &args, const Launch &launch) {
     }
     if (args.x.rows > 1) return row_by_row<run_words<Isa, Layout>>(args, launch);
     const bool table = args.w.format->kind == FormatKind::kLut4;
-    parallel_ranges(launch.parallel, n, block, [&](int64_t first, int64_t last) {
+    parallel_ranges(launch.parallel, n, block, work_of_row(args), [&](int64_t first, int64_t last) {
         table ? run_float_strips<Isa, Layout, typename Isa::Lut4Entries>(args, launch, first, last)
               : run_float_strips<Isa, Layout, typename Isa::U4Entries>(args, launch, first, last);
     });

@@ -63,6 +63,12 @@ class Call {
         return panel;
     }
 
+    // Columns of z of some rows, in products.
+    int64_t work_of(int64_t columns, int64_t rows) const {
+        const int64_t each = e_.activation == QK_ACTIVATION_NONE ? 1 : 2;
+        return columns * each * args_.w.geometry.k * min64(rows, kManyRows);
+    }
+
     // z of `count` rows from row `base` on, which is row 0 of `z`.
     void all_z(int64_t base, int64_t count, const Dense &z, bool accumulate) {
         for (int64_t row = 0; row < count; ++row) {
@@ -81,7 +87,9 @@ class Call {
         RowsOfExperts order;
         order.sort(ids, count, e_.count, memory() + room_.lanes);
         const int64_t panel = panel_of(order.touched), panels = ceil_div(columns_, panel);
-        for_items(launch_.parallel, order.touched * panels, [&](int64_t item, int32_t lane) {
+        const int64_t rows_each = ceil_div(count, max64(order.touched, 1));
+        for_items(launch_.parallel, order.touched * panels, work_of(panel, rows_each),
+                  [&](int64_t item, int32_t lane) {
             const int64_t expert = order.expert[item / panels], first = item % panels * panel;
             const int64_t width = min64(panel, columns_ - first);
             const int32_t *const rows = order.row + order.first[expert];
@@ -103,7 +111,8 @@ class Call {
     void by_scan(int64_t base, int64_t rows, const Dense &z, bool accumulate) {
         const int64_t heads = min64(rows, e_.count), panel = panel_of(heads);
         const int64_t panels = ceil_div(columns_, panel);
-        for_items(launch_.parallel, heads * panels, [&](int64_t item, int32_t lane) {
+        for_items(launch_.parallel, heads * panels, work_of(panel, 1),
+                  [&](int64_t item, int32_t lane) {
             const int64_t head = item / panels, first = item % panels * panel;
             const int64_t expert = heads == rows ? expert_at(base + head) : head;
             if (!is_there(expert)) return;
@@ -259,7 +268,8 @@ class Call {
     // made here.
     void add_up(const Dense *z, int64_t first_token, int64_t tokens) const {
         const int64_t panel = panel_of(tokens), panels = ceil_div(columns_, panel);
-        for_items(launch_.parallel, tokens * panels, [&](int64_t item, int32_t lane) {
+        const int64_t work = z == nullptr ? work_of(panel, e_.slots) : panel * e_.slots;
+        for_items(launch_.parallel, tokens * panels, work, [&](int64_t item, int32_t lane) {
             const int64_t token = first_token + item / panels, first = item % panels * panel;
             const int64_t count = min64(panel, columns_ - first);
             alignas(64) float sum[kPanel] = {};

@@ -34,10 +34,12 @@ int32_t lane_count(int32_t concurrency) {
     return int32_t(min64(max64(concurrency, 1), kMaxTasksAtOnce));
 }
 
+// `work`: of an item, as parallel_ranges takes it.
 template <class Body>
-void for_items(const Parallel &parallel, int64_t count, const Body &body) {
+void for_items(const Parallel &parallel, int64_t count, int64_t work, const Body &body) {
     Lanes<Body> lanes{&body, count, 0};
-    const int32_t tasks = int32_t(min64(lane_count(parallel.concurrency), count));
+    const int64_t worth = task_count(parallel, count, count, work);
+    const int32_t tasks = int32_t(min64(lane_count(parallel.concurrency), worth));
     if (tasks <= 1) return Lanes<Body>::task(&lanes, 0);
     parallel.run(parallel.pool, tasks, Lanes<Body>::task, &lanes);
 }

@@ -150,7 +150,7 @@ class FewRows {
 template <class Isa, class Products>
 Status run_few(const LinearArgs &args, const Launch &launch) {
     const int64_t n = args.w.geometry.n, rows = Products::rows(args.x.rows);
-    parallel_ranges(launch.parallel, n, rows, [&](int64_t first, int64_t last) {
+    parallel_ranges(launch.parallel, n, rows, work_of_row(args), [&](int64_t first, int64_t last) {
         InScratch<FewRows<Isa, Products>> few(launch.scratch, args, launch.device);
         for (int64_t row = first; row < min64(last, n); row += rows) few->run(row);
     });

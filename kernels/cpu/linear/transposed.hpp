@@ -158,7 +158,8 @@ template <class Isa>
 Status run_transposed(const LinearArgs &args, const Launch &launch) {
     using Panel = TransposedPanel<Isa>;
     const int64_t k = args.w.geometry.k, m = args.x.rows;
-    parallel_ranges(launch.parallel, k, 128, [&](int64_t first, int64_t last) {
+    parallel_ranges(launch.parallel, k, 128, work_of_column(args),
+                    [&](int64_t first, int64_t last) {
         InScratch<Panel> panel(launch.scratch, args, launch.device);
         for (int64_t i = 0; i < m; i += Panel::kMost) {
             const int64_t rows = min64(Panel::kMost, m - i), step = Panel::columns(rows);

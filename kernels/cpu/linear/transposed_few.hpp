@@ -199,7 +199,8 @@ template <class Isa, class Codes>
 void run_transposed_few(const LinearArgs &args, const Launch &launch) {
     using Few = TransposedFew<Isa, Codes>;
     const int64_t k = args.w.geometry.k;
-    parallel_ranges(launch.parallel, k, 128, [&](int64_t first, int64_t last) {
+    parallel_ranges(launch.parallel, k, 128, work_of_column(args),
+                    [&](int64_t first, int64_t last) {
         InScratch<Few> few(launch.scratch, args, launch.device);
         for (int64_t column = first; column < min64(last, k); column += Few::kColumns) {
             few->run(column, min64(column + Few::kColumns, min64(last, k)));

@@ -345,7 +345,8 @@ QK_NOINLINE inline void round_x(const Dense &x, int64_t row, int64_t column, uin
 inline void round_tiles(const LinearArgs &args, const Launch &launch, Bf16XTile *to) {
     const int64_t columns = round_up(args.w.geometry.k, kBf16Panel);
     const int64_t tiles = ceil_div(args.x.rows, kBf16Rows);
-    parallel_ranges(launch.parallel, tiles * 2, 1, [&](int64_t first, int64_t last) {
+    parallel_ranges(launch.parallel, tiles * 2, 1, 16 * columns * kQuantizing,
+                    [&](int64_t first, int64_t last) {
         for (int64_t half = first; half < last; ++half) {
             for (int64_t column = 0; column < columns; column += 128) {
                 Bf16XTile &tile = to[column / kBf16Panel * tiles + half / 2];
@@ -364,7 +365,8 @@ Status run_bf16_strips(const LinearArgs &args, const Launch &launch) {
     float *const totals = reinterpret_cast<float *>(x + bf16_x_tiles(args));
     round_tiles(args, launch, x);
     const int64_t n = args.w.geometry.n, batch = bf16_batch(args.x.rows);
-    parallel_ranges(launch.parallel, n, Strip::kRows, [&](int64_t first, int64_t last) {
+    parallel_ranges(launch.parallel, n, Strip::kRows, work_of_row(args),
+                    [&](int64_t first, int64_t last) {
         [[maybe_unused]] const typename Strip::Session session;
         InScratch<Strip> strip(launch.scratch, args, launch.device, x,
                                totals + first * bf16_sums(args));

@@ -56,7 +56,8 @@ const XChunk *prepare(const LinearArgs &args, const Launch &launch) {
     const int64_t chunks = chunk_count(args.w.geometry);
     const int64_t blocks = groups_of_chunk(args.w.geometry);
     const bool affine = args.w.format->kind == FormatKind::kU4;
-    parallel_ranges(launch.parallel, args.x.rows, 1, [&](int64_t first, int64_t last) {
+    parallel_ranges(launch.parallel, args.x.rows, 1, args.x.columns * kQuantizing,
+                    [&](int64_t first, int64_t last) {
         for (int64_t row = first; row < last; ++row) {
             for_each_chunk<Avx512>(args.x, row, [&](int64_t chunk, const float *x) {
                 prepare_chunk(x, blocks, affine, to + row * chunks + chunk);
@@ -231,7 +232,8 @@ template <int kBlocks>
 QK_NOINLINE void run_rows(const LinearArgs &args, const Launch &launch) {
     const XChunk *const x = prepare(args, launch);
     const int64_t blocks = ceil_div(args.w.geometry.n, 8);
-    parallel_ranges(launch.parallel, blocks, 1, [&](int64_t first, int64_t last) {
+    parallel_ranges(launch.parallel, blocks, 1, 8 * work_of_row(args),
+                    [&](int64_t first, int64_t last) {
         Rows<kBlocks> rows(args, launch.device, x);
         for (int64_t block = first; block < last; ++block) rows.run(block);
     });

@@ -186,7 +186,8 @@ Status run(const LinearArgs &args, const Launch &launch) {
     XColumns *const x = reinterpret_cast<XColumns *>(aligned_workspace(launch));
     const int64_t chunks = chunk_count(args.w.geometry);
     const int64_t blocks = groups_of_chunk(args.w.geometry);
-    parallel_ranges(launch.parallel, args.x.rows, 1, [&](int64_t first, int64_t last) {
+    parallel_ranges(launch.parallel, args.x.rows, 1, args.x.columns * kQuantizing,
+                    [&](int64_t first, int64_t last) {
         for (int64_t row = first; row < last; ++row) {
             for_each_chunk<Dots>(args.x, row, [&](int64_t chunk, const float *values) {
                 place_columns(values, blocks, x + row * chunks + chunk);
