@@ -26,7 +26,11 @@ class ByteWriter {
         if (whole_) return write_halves(row, stream);
         for (int64_t column = 0; column < k; column += kColumns) {
             const int64_t count = min64(kColumns, k - column);
-            read(row, column, count);
+            if (args_.from.geometry.group_size < kLongGroup) {
+                read_short(row, column, count);
+            } else {
+                read(row, column, count);
+            }
             char *const to = static_cast<char *>(args_.to.data) + (row * k + column) * size;
             size == 4 ? put(value_, count, to, stream) : narrow(count, to, stream);
         }
@@ -34,6 +38,7 @@ class ByteWriter {
 
   private:
     static constexpr int64_t kColumns = 256;
+    static constexpr int64_t kLongGroup = 128;  // that is worth a look-up of its own
 
     // To 16 bits, in registers from codes to output.
     void write_halves(int64_t row, bool stream) {
@@ -91,6 +96,42 @@ class ByteWriter {
         }
     }
 
+    // Of groups that are short, which may be a column each: what codes stand for is multiplied by
+    // scales that were spread over their columns.
+    void read_short(int64_t row, int64_t column, int64_t count) {
+        const int64_t at = row * args_.from.geometry.k + column;
+        const uint8_t *const data = static_cast<const uint8_t *>(args_.from.data) + at;
+        for (int64_t i = 0; i < kColumns; i += 64) prefetch(data + i + 4096);
+        spread_scales(row, column, count);
+        if (!is_s8_) {
+            look_up_(entries_, data, count, 1.0f, value_);
+        } else {
+            int64_t i = 0;
+            for (; i + 16 <= count; i += 16) Isa::store_f32(value_ + i, Isa::load_s8(data + i));
+            for (; i < count; ++i) value_[i] = float(int8_t(data[i]));
+        }
+        for (int64_t i = 0; i < count; i += 16) {
+            Isa::store_f32(value_ + i,
+                           Isa::mul(Isa::load_f32(value_ + i), Isa::load_f32(spread_ + i)));
+        }
+    }
+
+    // Whole vectors, of which the next group's first covers what is too much.
+    void spread_scales(int64_t row, int64_t column, int64_t count) {
+        const Geometry &s = args_.from.geometry;
+        const int64_t group = group_of(s, row, column).group;
+        if (s.group_size == 1) return scales_.read(group, count, spread_);
+        int64_t next = group_end(s, row, column) - column;
+        scales_.read(group, 1 + ceil_div(max64(count - next, 0), s.group_size), scale_);
+        const float *scale = scale_;
+        for (int64_t i = 0; i < count; next += s.group_size) {
+            const Lanes<Isa> lanes = Isa::splat(*scale++);
+            const int64_t end = min64(next, count);
+            for (; i < end; i += 16) Isa::store_f32(spread_ + i, lanes);
+            i = end;
+        }
+    }
+
     void narrow(int64_t count, char *to, bool stream) const {
         const bool is_f16 = args_.to.format->id == QK_FORMAT_F16;
         int64_t i = 0;
@@ -120,6 +161,8 @@ class ByteWriter {
     const bool is_s8_;
     bool whole_ = false;  // write_halves() can
     alignas(64) float value_[kColumns] = {};
+    float scale_[kColumns + 16] = {};  // of groups, and of columns
+    alignas(64) float spread_[kColumns + 16] = {};
 };
 
 template <class Isa>
