@@ -55,20 +55,26 @@ constexpr Kernel<RepackArgs> const *kRepack[] = {
 };
 constexpr Kernel<LinearArgs> const *kLinear[] = {
 #if defined(QK_CPU_X86)
-    &cpu::kLinearIntegerRowsVnni, &cpu::kLinearGroupRowsVnni, &cpu::kLinearIntegersVnni,
-    &cpu::kLinearGroupsVnni,      &cpu::kLinearRowsAvx512,    &cpu::kLinearGemvAvx512,
-    &cpu::kLinearColumnsVnni,     &cpu::kLinearColumnsAvx2,   &cpu::kLinearSingleAvx512,
-    &cpu::kLinearFewAvx512,       &cpu::kLinearBatchAvx512,   &cpu::kLinearGemvAvx2,
-    &cpu::kLinearSingleAvx2,      &cpu::kLinearFewAvx2,       &cpu::kLinearBatchAvx2,
+    &cpu::kLinearIntegerRowsVnni, &cpu::kLinearGroupRowsVnni,
+    &cpu::kLinearIntegersVnni,    &cpu::kLinearGroupsVnni,
+    &cpu::kLinearRowsAvx512,      &cpu::kLinearGemvAvx512,
+    &cpu::kLinearColumnsVnni,     &cpu::kLinearLoweredColumnsVnni,
+    &cpu::kLinearColumnsAvx2,     &cpu::kLinearLoweredColumnsAvx2,
+    &cpu::kLinearSingleAvx512,    &cpu::kLinearFewAvx512,
+    &cpu::kLinearBatchAvx512,     &cpu::kLinearGemvAvx2,
+    &cpu::kLinearSingleAvx2,      &cpu::kLinearFewAvx2,
+    &cpu::kLinearBatchAvx2,
 #endif
 #if defined(QK_CPU_ARM64)
     &cpu::kLinearIntegersDotprod, &cpu::kLinearGroupsDotprod,
 #endif
 #if defined(QK_CPU_ARM)
-    &cpu::kLinearGemvNeon,        &cpu::kLinearSingleNeon,    &cpu::kLinearBatchNeon,
+    &cpu::kLinearGemvNeon,        &cpu::kLinearSingleNeon,
+    &cpu::kLinearBatchNeon,
 #endif
 #if defined(QK_CPU_RVV)
-    &cpu::kLinearGemvRvv,         &cpu::kLinearSingleRvv,     &cpu::kLinearBatchRvv,
+    &cpu::kLinearGemvRvv,         &cpu::kLinearSingleRvv,
+    &cpu::kLinearBatchRvv,
 #endif
     &cpu::kLinearGeneric,
 };

@@ -169,6 +169,29 @@ TEST_F(CpuLinear, ColumnsOfIntegerTables) {
     }
 }
 
+// Codes with minima that store columns: strips and blocks that end anywhere, scales and minima that
+// are codes with second scales of some groups.
+TEST_F(CpuLinear, ColumnsWithMinima) {
+    constexpr int64_t n_of[] = {7, 16, 120, 250, 1031, 2056}, k_of[] = {8, 130, 256, 644, 1032};
+    int64_t turn = 0;
+    for (const qk_layout layout : {qk_layout{QK_LAYOUT_AWQ_GEMM}, qk_layout{QK_LAYOUT_GPTQ}}) {
+        for (const int32_t group : {16, 32, 64, 128}) {
+            for (const qk_format scale : {QK_FORMAT_F16, QK_FORMAT_I8, QK_FORMAT_F32}) {
+                for (const int64_t n : n_of) {
+                    if (left_out()) continue;
+                    WeightCase c = {QK_FORMAT_U4_AFFINE, scale, layout, n, k_of[turn++ % 5], group};
+                    c.minimum = true;
+                    c.scale_group_size = scale == QK_FORMAT_I8 ? 8 : 0;
+                    const float too_large = 0x1p64f;  // for integers
+                    const bool odd = turn % 7 == 0;
+                    compare(c, odd ? QK_FORMAT_F32 : kDense[turn % 3], 1 + turn % 2, turn % 4 < 2,
+                            odd ? &too_large : nullptr);
+                }
+            }
+        }
+    }
+}
+
 // Rows of x on codes that are summed as integers, and one that is not.
 TEST_F(CpuLinear, IntegersAndWhatDoesNotFit) {
     const float nan = __builtin_nanf(""), infinity = __builtin_inff();

@@ -20,16 +20,17 @@
 namespace qk::cpu {
 namespace {
 
-// kRows: of x.
-template <class Isa, class Layout, int64_t kRows>
+// kRows: of x. kLowered: w may have minima, whose sums need room.
+template <class Isa, class Layout, int64_t kRows, bool kLowered = false>
 class ColumnStrip {
   public:
     static constexpr int64_t kTileRows = Isa::kWide * Layout::kRows, kLines = 8 * Layout::kUnits;
     static constexpr int64_t kSums = 16 * kTileRows;  // of a tile
+    static constexpr int64_t kRowsOfX = kRows;
 
     // `integers`: x is added as such.
     ColumnStrip(const LinearArgs &args, const Device &device, bool integers)
-        : args_(args), groups_(args.w, device, integers), entries_(args.w),
+        : args_(args), groups_(args.w, device, integers), minima_(args), entries_(args.w),
           pitch_(ceil_div(args.w.geometry.n, Layout::kRows)),
           lines_(Layout::quads ? ceil_div(args.w.geometry.k, 8) : args.w.geometry.k) {}
 
@@ -43,10 +44,12 @@ class ColumnStrip {
             memset(sums_of(j, 0), 0, sizeof(float) * size_t(tiles_ * kSums));
         }
         groups_.start(first, last - first);
+        if constexpr (kLowered) minima_.start(first);
         for (int64_t column = 0; column < s.k; column += kBlock) {
             const int64_t end = min64(column + kBlock, s.k);
             start_fetching(end == s.k ? 0 : end, end == s.k ? last : first, last - first);
             groups_.load(column, end);
+            if constexpr (kLowered) minima_.add(groups_, column, end, last - first);
             add(column, end);
         }
         for (int64_t j = 0; j < kRows; ++j) {
@@ -149,7 +152,9 @@ class ColumnStrip {
         } else {
             fold_columns(sums, y);
         }
-        store_run(args_, x_row, row, min64(kTileRows, last - row), y);
+        const int64_t rows = min64(kTileRows, last - row);
+        if constexpr (kLowered) minima_.take_off(row, rows, y);
+        store_run(args_, x_row, row, rows, y);
     }
 
     // A lane of every row after the other.
@@ -196,6 +201,7 @@ class ColumnStrip {
 
     const LinearArgs &args_;
     StripGroups<Isa, Layout, kRows> groups_;
+    std::conditional_t<kLowered, StripMinima<Isa>, NoStripMinima> minima_;
     const RaisedEntries entries_;  // of tables of integers
     const int64_t pitch_, lines_;  // words in a line
     int64_t first_word_ = 0, tiles_ = 0;
@@ -212,9 +218,9 @@ QK_INLINE inline void for_each_strip(int64_t first, int64_t last, const Body &bo
 }
 
 // Rows: a BlocksOfX each.
-template <class Block, class Isa, class Layout, int64_t kRows, class Rows>
-QK_NOINLINE void run_integer_strips(ColumnStrip<Isa, Layout, kRows> &strip, Rows &x, int64_t first,
-                                    int64_t last) {
+template <class Block, class Strip, class Rows>
+QK_NOINLINE void run_integer_strips(Strip &strip, Rows &x, int64_t first, int64_t last) {
+    constexpr int64_t kRows = Strip::kRowsOfX;
     for_each_strip(first, last, [&](int64_t from, int64_t to) {
         const Block *blocks[kRows] = {};
         strip.run(from, to, [&](int64_t column, int64_t end) {
@@ -227,12 +233,12 @@ QK_NOINLINE void run_integer_strips(ColumnStrip<Isa, Layout, kRows> &strip, Rows
 }
 
 // Strips and the rows of x that they read.
-template <class Isa, class Layout, int64_t kRows, class X>
+template <class Strip, class X>
 struct StripsOfX {
     StripsOfX(const LinearArgs &args, const Device &device, bool integers)
         : strip(args, device, integers), x(args.x) {}
 
-    ColumnStrip<Isa, Layout, kRows> strip;
+    Strip strip;
     X x;
 };
 
@@ -243,9 +249,10 @@ QK_NOINLINE void run_float_strips(const LinearArgs &args, const Launch &launch, 
     entries_of(args.w, 0, values);
     const Entries entries(values);
     const typename Isa::Lut4Entries any(values);
-    const InScratch<StripsOfX<Isa, Layout, 1, RowOfX<Isa>>> strips(launch.scratch, args,
-                                                                   launch.device, false);
-    ColumnStrip<Isa, Layout, 1> &strip = strips->strip;
+    using Strip = ColumnStrip<Isa, Layout, 1>;
+    const InScratch<StripsOfX<Strip, RowOfX<Isa>>> strips(launch.scratch, args, launch.device,
+                                                          false);
+    Strip &strip = strips->strip;
     ColumnFloats<Layout::quads> block;
     for_each_strip(first, last, [&](int64_t from, int64_t to) {
         const char *panel = nullptr;
@@ -267,12 +274,13 @@ inline int64_t rows_of_task(int64_t n, int32_t concurrency) {
     return min64(kStripRows, round_up(share, 128));
 }
 
-template <int64_t kRows, class Isa, class Layout, class Block>
+template <int64_t kRows, class Isa, class Layout, class Block, bool kLowered = false>
 QK_NOINLINE Status run_integers(const LinearArgs &args, const Launch &launch, int64_t block) {
     using Whole = EachRow<BlocksOfX<Isa, Block>, kRows>;
-    // Of two rows a block at a time, for a strip: their sums take the room.
-    using Parts = EachRow<BlocksOfX<Isa, Block, kRows == 1 ? kPanelOfX : kBlock>, kRows>;
-    using Strip = ColumnStrip<Isa, Layout, kRows>;
+    // Of two rows, or beside minima, a block at a time, for a strip: sums take the room.
+    constexpr int64_t part = kRows == 1 && !kLowered ? kPanelOfX : kBlock;
+    using Parts = EachRow<BlocksOfX<Isa, Block, part>, kRows>;
+    using Strip = ColumnStrip<Isa, Layout, kRows, kLowered>;
     const int64_t n = args.w.geometry.n;
     if (launch.parallel.concurrency > 1 && args.x.columns <= kPanelOfX) {
         const InScratch<Whole> whole(launch.scratch, args.x);  // for all tasks
@@ -284,8 +292,7 @@ QK_NOINLINE Status run_integers(const LinearArgs &args, const Launch &launch, in
         return QK_OK;
     }
     parallel_ranges(launch.parallel, n, block, work_of_row(args), [&](int64_t first, int64_t last) {
-        const InScratch<StripsOfX<Isa, Layout, kRows, Parts>> strips(launch.scratch, args,
-                                                                     launch.device, true);
+        const InScratch<StripsOfX<Strip, Parts>> strips(launch.scratch, args, launch.device, true);
         run_integer_strips<Block>(strips->strip, strips->x, first, last);
     });
     return QK_OK;
@@ -312,6 +319,23 @@ QK_NOINLINE Status run_words(const LinearArgs &args, const Launch &launch) {
               : run_float_strips<Isa, Layout, typename Isa::U4Entries>(args, launch, first, last);
     });
     return QK_OK;
+}
+
+// Small groups with minima, which leave no room for two rows. A row of x that is none of integers
+// is multiplied by another kernel.
+template <class Isa, class Layout, const Kernel<LinearArgs> &otherwise>
+QK_NOINLINE Status run_lowered(const LinearArgs &args, const Launch &launch) {
+    if (args.x.rows > 1) return row_by_row<run_lowered<Isa, Layout, otherwise>>(args, launch);
+    if (!sums_integers<Isa>(args)) return otherwise.run(args, launch);
+    const int64_t block = rows_of_task(args.w.geometry.n, launch.parallel.concurrency);
+    return run_integers<1, Isa, Layout, EightsOfColumns<Isa>, true>(args, launch, block);
+}
+
+template <class Isa, const Kernel<LinearArgs> &otherwise>
+Status run_lowered_columns(const LinearArgs &args, const Launch &launch) {
+    return args.w.layout->id == QK_LAYOUT_AWQ_GEMM
+               ? run_lowered<Isa, WordsOfRows, otherwise>(args, launch)
+               : run_lowered<Isa, WordsOfColumns, otherwise>(args, launch);
 }
 
 template <class Isa>

@@ -1,7 +1,9 @@
 // Scales and zeros of a strip of rows of w in layouts that store them group by group, and how a
 // tile multiplies them.
 #pragma once
+#include "base/fused.hpp"
 #include "cpu/linear/columns_tile.hpp"
+#include "cpu/linear/row_of_x.hpp"
 #include "cpu/shared/transpose.hpp"
 #include "cpu/zero_words.hpp"
 
@@ -37,10 +39,11 @@ class StripGroups {
     static constexpr int64_t kTileRows = Isa::kWide * Layout::kRows;
 
     StripGroups(const Weight &w, const Device &device, bool integers)
-        : w_(w), coded_(has_coded_scales(w.scale)), widen_(pick_nested_widener<Isa>(device)) {
+        : w_(w), widen_(pick_nested_widener<Isa>(device)) {
         const bool table = w.format->kind == FormatKind::kLut4;
-        zero_words_ = 0x11111111u * (!table ? 8 : integers ? RaisedEntries::kRaise : 0);
-        if (coded_) load_nested_code(w.scale.code, &code_);
+        const uint32_t middle = has_minimum(w) ? 0 : 8;  // of integers without zeros
+        zero_words_ = 0x11111111u * (!table ? middle : integers ? RaisedEntries::kRaise : 0);
+        if (has_coded_scales(w.scale)) load_nested_code(w.scale.code, &code_);
     }
 
     void start(int64_t row, int64_t rows) {
@@ -90,6 +93,16 @@ class StripGroups {
     }
     const int64_t *of_step() const { return of_step_; }  // the group of each step of 16 columns
 
+    // A group's numbers of the strip's rows, scales or minima, which have one code.
+    void load_plane(const ScalePlane &plane, int64_t group, float *to) const {
+        const int64_t at = group * w_.geometry.n + row_;
+        if (has_coded_scales(plane)) {
+            load_nested(plane, group, at, to);
+        } else {
+            widen_x<Isa>({plane.format, 1, rows_, plane.data}, at, rows_, to);
+        }
+    }
+
   private:
     // Of the strip, in order. One array of both: GCC 12 walks two by one counter where strides let
     // it, takes the base of 0 that this leaves for a null pointer and drops the code.
@@ -99,12 +112,7 @@ class StripGroups {
     };
 
     void load_group(int64_t group, Group *to) const {
-        const int64_t at = group * w_.geometry.n + row_;
-        if (coded_) {
-            load_nested(group, at, to->scale);
-        } else {
-            widen_x<Isa>({w_.scale.format, 1, rows_, w_.scale.data}, at, rows_, to->scale);
-        }
+        load_plane(w_.scale, group, to->scale);
         const int64_t words = ceil_div(rows_, 8);
         if (w_.zero == nullptr) {
             for (int64_t i = 0; i < words; ++i) to->zero[i] = zero_words_;
@@ -117,8 +125,7 @@ class StripGroups {
     }
 
     // Second scales go by the group's number, which differs from row to row.
-    void load_nested(int64_t group, int64_t at, float *to) const {
-        const ScalePlane &s = w_.scale;
+    void load_nested(const ScalePlane &s, int64_t group, int64_t at, float *to) const {
         int64_t done = 0;
         if (s.second_group == kOneSecond) {  // rows side by side, as the widener takes groups of 8
             const SecondRun all = {s.second, 0, kOneSecond, __builtin_ctzll(kOneSecond), 0, 0};
@@ -126,12 +133,13 @@ class StripGroups {
                    load_as<float>(s.bias, 0), reinterpret_cast<float(*)[8]>(to));
             done = rows_ / 8 * 8;
         }
-        const int64_t step = w_.geometry.groups_per_row;
+        const int64_t seconds = w_.geometry.groups_per_row / s.second_group;  // from row to row
+        const int64_t step = w_.geometry.groups_per_row % s.second_group;
         const int64_t number = group_number(w_.geometry, {row_ + done, group});
         int64_t second = number / s.second_group, rest = number % s.second_group;
         const float bias = load_as<float>(s.bias, 0);
-        for (int64_t i = done; i < rows_; ++i, rest += step) {
-            for (; rest >= s.second_group; rest -= s.second_group) ++second;
+        for (int64_t i = done; i < rows_; ++i, second += seconds, rest += step) {
+            if (rest >= s.second_group) rest -= s.second_group, ++second;
             const float product =
                 code_.value[load_as<uint8_t>(s.data, at + i)] * load_as<float>(s.second, second);
             to[i] = product + bias;
@@ -196,7 +204,6 @@ class StripGroups {
     }
 
     const Weight &w_;
-    const bool coded_;
     uint32_t zero_words_;  // where there are none
     int64_t row_ = 0, rows_ = 0, first_ = 0, count_ = 0;
     const WidenNested widen_;
@@ -204,6 +211,54 @@ class StripGroups {
     Group group_[8] = {};
     int64_t of_step_[8] = {};
     Tile tile_[8];
+};
+
+// What minima take off a row of x as integers, as MinimaOfGroups has it: four sums of a row of w,
+// one for every fourth group, here of a strip's rows side by side.
+template <class Isa>
+class StripMinima {
+  public:
+    explicit StripMinima(const LinearArgs &args) : args_(args) {}
+
+    void start(int64_t row) {
+        row_ = row;
+        memset(low_, 0, sizeof(low_));
+    }
+    // Groups of columns column .. end, a block. Nothing is taken off where there are no minima.
+    template <class Groups>
+    QK_NOINLINE void add(const Groups &groups, int64_t column, int64_t end, int64_t rows) {
+        if (!has_minimum(args_.w)) return;
+        const int64_t size = args_.w.geometry.group_size;
+        alignas(64) float x[kBlock] = {};
+        alignas(64) int32_t q[kBlock];
+        widen_x<Isa>(args_.x, column, end - column, x);
+        const float unit = integers_of(x, kBlock, q);
+        for (int64_t at = 0; column + at < end; at += size) {
+            int32_t sum = 0;
+            for (int64_t c = at; c < at + size; ++c) sum += q[c];
+            const int64_t group = (column + at) / size;
+            groups.load_plane(args_.w.minimum, group, minimum_);
+            add_group(unit * float(sum), rows, low_[group % 4]);
+        }
+    }
+    void take_off(int64_t row, int64_t count, float *y) const {
+        for (int64_t i = 0, at = row - row_; i < count; ++i, ++at) {
+            y[i] -= (low_[0][at] + low_[2][at]) + (low_[1][at] + low_[3][at]);
+        }
+    }
+
+  private:
+    void add_group(float sum, int64_t rows, float *low) const {
+        for (int64_t i = 0; i < rows; ++i) low[i] = fused(minimum_[i], sum, low[i]);
+    }
+
+    const LinearArgs &args_;
+    int64_t row_ = 0;
+    alignas(64) float low_[4][kStripRows];
+    alignas(64) float minimum_[kStripRows + 128];
+};
+struct NoStripMinima {
+    explicit NoStripMinima(const LinearArgs &) {}
 };
 
 }  // namespace

@@ -123,6 +123,8 @@ constexpr Conditions kSmallGroupsCase =
 constexpr Conditions kGemvCase =
     kLaneSums | kQuantized | kNibblesByRow | kOneCut | kGroupsWhole | kScalesMultiply;
 constexpr Conditions kColumnsCase = kLaneSums | kColumnLayout | kGroups16 | kScaled;
+constexpr Conditions kLoweredColumnsCase =
+    kLaneSums | kColumnLayout | kSmallGroups | kExactIntegers | kLowered;
 constexpr Conditions kSingleCase = kLaneSums | kQuantized | kGroups16 | kLowered;
 constexpr Conditions kRowsCase = kLaneSums | kQuantized | kGroupsOfLut8 | kLowered;
 constexpr Conditions kBatchCase = kBlockSums | kQuantized | kGroupsOfLut8 | kLowered;
@@ -169,7 +171,11 @@ constexpr LinearRow kLinearTable[] = {
      kRowsCase | kEightRowsOfW | kWholeBytes},
     {QK_ON_X86(kLinearGemvAvx512), "avx512 gemv", 0, QK_ISA_AVX512, kGemvCase},
     {QK_ON_X86(kLinearColumnsVnni), "avx512 vnni columns", 0, QK_ISA_AVX512_VNNI, kColumnsCase},
+    {QK_ON_X86(kLinearLoweredColumnsVnni), "avx512 vnni columns with minima", 0, QK_ISA_AVX512_VNNI,
+     kLoweredColumnsCase},
     {QK_ON_X86(kLinearColumnsAvx2), "avx2 columns", 0, QK_ISA_AVX2, kColumnsCase},
+    {QK_ON_X86(kLinearLoweredColumnsAvx2), "avx2 columns with minima", 0, QK_ISA_AVX2,
+     kLoweredColumnsCase},
     {QK_ON_X86(kLinearSingleAvx512), "avx512 single", 0, QK_ISA_AVX512, kSingleCase},
     {QK_ON_X86(kLinearFewAvx512), "avx512 few rows", 0, QK_ISA_AVX512,
      kBatchCase | kOneCut | kFewRows | kNibblesByRow},

@@ -55,8 +55,7 @@ inline const uint8_t *packed_zeros(const Weight &w, int64_t block, int64_t group
 // run(block).
 template <class Rows, class... More>
 inline void run_blocks(const LinearArgs &args, const Launch &launch, const More &...more) {
-    const int64_t blocks = ceil_div(args.w.geometry.n, 8);
-    parallel_ranges(launch.parallel, blocks, 1, 8 * work_of_row(args),
+    parallel_ranges(launch.parallel, ceil_div(args.w.geometry.n, 8), 1, 8 * work_of_row(args),
                     [&](int64_t first, int64_t last) {
         InScratch<Rows> rows(launch.scratch, args, more...);
         for (int64_t block = first; block < last; ++block) rows->run(block);

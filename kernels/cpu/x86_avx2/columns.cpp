@@ -129,5 +129,8 @@ struct Avx2Columns : Avx2 {
 
 const Kernel<LinearArgs> kLinearColumnsAvx2 =
     linear_kernel<row_of("avx2 columns")>(run_columns<Avx2Columns>);
+const Kernel<LinearArgs> kLinearLoweredColumnsAvx2 =
+    linear_kernel<row_of("avx2 columns with minima")>(
+        run_lowered_columns<Avx2Columns, kLinearSingleAvx2>);
 
 }  // namespace qk::cpu

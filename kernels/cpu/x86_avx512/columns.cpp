@@ -126,5 +126,8 @@ struct Avx512Columns : Avx512 {
 
 const Kernel<LinearArgs> kLinearColumnsVnni =
     linear_kernel<row_of("avx512 vnni columns")>(run_columns<Avx512Columns>);
+const Kernel<LinearArgs> kLinearLoweredColumnsVnni =
+    linear_kernel<row_of("avx512 vnni columns with minima")>(
+        run_lowered_columns<Avx512Columns, kLinearSingleAvx512>);
 
 }  // namespace qk::cpu
