@@ -69,6 +69,14 @@ constexpr Ranks fp4_bnb_ranks() {
     return ranks;
 }
 constexpr Ranks kNf4Ranks = nf4_ranks(), kFp4BnbRanks = fp4_bnb_ranks();
+// Numbers past 1 have the rank of 1, so that none is clamped.
+constexpr bool within_one(const Ranks &ranks) {
+    for (int i = 0; i < 15; ++i) {
+        if (!(ranks.threshold[i] >= -1 && ranks.threshold[i] < 1)) return false;
+    }
+    return true;
+}
+static_assert(within_one(kNf4Ranks) && within_one(kFp4BnbRanks));
 
 template <class Isa>
 QK_NOINLINE void rank_lut4(const Ranks &ranks, const float *__restrict x, int64_t count,
@@ -76,9 +84,9 @@ QK_NOINLINE void rank_lut4(const Ranks &ranks, const float *__restrict x, int64_
     float s[kQuantizeBlock];
     const float multiplier = group.multiplier, divisor = group.divisor;
     if (divisor != 0) {
-        for (int64_t i = 0; i < count; ++i) s[i] = clamp_to_one(x[i] / divisor);
+        for (int64_t i = 0; i < count; ++i) s[i] = x[i] / divisor;
     } else {
-        for (int64_t i = 0; i < count; ++i) s[i] = clamp_to_one(x[i] * multiplier);
+        for (int64_t i = 0; i < count; ++i) s[i] = x[i] * multiplier;
     }
     Isa::rank(ranks.threshold, ranks.code, s, count, codes);
 }

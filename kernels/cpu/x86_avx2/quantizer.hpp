@@ -66,37 +66,66 @@ struct Avx2Quantizer : PlainQuantizer<Avx2> {
         return _mm_cvtss_f32(join(four, _mm_movehdup_ps(four)));
     }
 
-    // See PlainQuantizer.
+    // See PlainQuantizer. Ranks are counted down from 0, which a comparison's -1 does by itself; a
+    // permute takes the lower three bits of such a number as well.
     static void rank(const float *thresholds, const uint8_t *code, const float *s, int64_t count,
                      uint8_t *codes) {
-        const float *const t = thresholds;
-        const __m256 at_7 = _mm256_set1_ps(t[7]);
-        const __m256 at_3 = _mm256_set1_ps(t[3]), at_11 = _mm256_set1_ps(t[11]);
-        const __m256 at_1 = _mm256_setr_ps(t[1], t[5], t[9], t[13], t[1], t[5], t[9], t[13]);
-        const __m256 at_0 = _mm256_setr_ps(t[0], t[2], t[4], t[6], t[8], t[10], t[12], t[14]);
-        code_eights(s, count, codes, [=](__m256 value) QK_INLINE {
-            const auto below = [=](__m256 threshold) QK_INLINE {  // all ones: -1
+        const Ranking ranking(thresholds, code);
+        int64_t i = 0;
+        for (; i + 32 <= count; i += 32) ranking.put(s + i, codes + i);
+        if (i == count) return;
+        float rest[32] = {};
+        uint8_t some[32];
+        memcpy(rest, s + i, size_t(count - i) * sizeof(float));
+        ranking.put(rest, some);
+        memcpy(codes + i, some, size_t(count - i));
+    }
+
+    class Ranking {
+      public:
+        Ranking(const float *t, const uint8_t *code)
+            : at_7_(_mm256_set1_ps(t[7])), at_3_(_mm256_setr_ps(t[3], 0, 0, 0, 0, 0, 0, t[11])),
+              at_1_(_mm256_setr_ps(t[1], 0, 0, 0, 0, t[13], t[9], t[5])),
+              at_0_(_mm256_setr_ps(t[0], t[14], t[12], t[10], t[8], t[6], t[4], t[2])) {
+            uint8_t down[16];
+            for (int i = 0; i < 16; ++i) down[i] = code[-i & 15];
+            order_ = _mm256_broadcastsi128_si256(
+                _mm_loadu_si128(reinterpret_cast<const __m128i *>(down)));
+        }
+
+        // Codes of 32 numbers.
+        QK_INLINE void put(const float *s, uint8_t *codes) const {
+            __m256i r[4];
+            QK_UNROLL
+            for (int i = 0; i < 4; ++i) r[i] = minus_rank(_mm256_loadu_ps(s + 8 * i));
+            const __m256i bytes =
+                _mm256_packs_epi16(_mm256_packs_epi32(r[0], r[1]), _mm256_packs_epi32(r[2], r[3]));
+            const __m256i in_order =
+                _mm256_permutevar8x32_epi32(bytes, _mm256_setr_epi32(0, 4, 1, 5, 2, 6, 3, 7));
+            const __m256i index = _mm256_and_si256(in_order, _mm256_set1_epi8(15));
+            _mm256_storeu_si256(reinterpret_cast<__m256i *>(codes),
+                                _mm256_shuffle_epi8(order_, index));
+        }
+
+      private:
+        QK_INLINE __m256i minus_rank(__m256 value) const {
+            const auto below = [&](__m256 threshold) QK_INLINE {  // all ones: -1
                 return _mm256_castps_si256(_mm256_cmp_ps(value, threshold, _CMP_NLE_UQ));
             };
-            const __m256i first = below(at_7);
-            const __m256i second = below(_mm256_blendv_ps(at_3, at_11, _mm256_castsi256_ps(first)));
-            __m256i rank = _mm256_sub_epi32(_mm256_setzero_si256(), first);
-            const auto step = [&](__m256i is_below) QK_INLINE {
-                rank = _mm256_sub_epi32(_mm256_add_epi32(rank, rank), is_below);
+            __m256i rank = below(at_7_);
+            const auto step = [&](__m256 by_rank) QK_INLINE {
+                const __m256 threshold = _mm256_permutevar8x32_ps(by_rank, rank);
+                rank = _mm256_add_epi32(_mm256_add_epi32(rank, rank), below(threshold));
             };
-            step(second);
-            step(below(_mm256_permutevar8x32_ps(at_1, rank)));
-            step(below(_mm256_permutevar8x32_ps(at_0, rank)));
+            step(at_3_);
+            step(at_1_);
+            step(at_0_);
             return rank;
-        });
-        const __m128i order = _mm_loadu_si128(reinterpret_cast<const __m128i *>(code));
-        int64_t i = 0;
-        for (; i + 16 <= count; i += 16) {
-            __m128i *const at = reinterpret_cast<__m128i *>(codes + i);
-            _mm_storeu_si128(at, _mm_shuffle_epi8(order, _mm_loadu_si128(at)));
         }
-        for (; i < count; ++i) codes[i] = code[codes[i]];
-    }
+
+        const __m256 at_7_, at_3_, at_1_, at_0_;
+        __m256i order_;
+    };
 
     // See Avx512Quantizer.
     static void round_u4(const float *x, int64_t count, float divisor, int zero, uint8_t *codes) {
