@@ -47,8 +47,8 @@ extern const Kernel<LinearArgs> kLinearColumnsVnni, kLinearColumnsAvx2, kLinearL
     kLinearLoweredColumnsAvx2;
 extern const Kernel<LinearArgs> kLinearInt8AmxBatch, kLinearInt8VnniBatch, kLinearInt8Vnni,
     kLinearInt8AmxBytesBatch, kLinearInt8VnniBytesBatch, kLinearInt8VnniRows;
-extern const Kernel<LinearArgs> kLinearInt8Avx2, kLinearInt8Avx2Batch, kLinearInt8Avx2Rows,
-    kLinearBf16, kLinearBf16Batch, kLinearBf16AmxBatch;
+extern const Kernel<LinearArgs> kLinearInt8Avx2, kLinearInt8Avx2Batch, kLinearInt8Avx2BytesBatch,
+    kLinearInt8Avx2Rows, kLinearBf16, kLinearBf16Batch, kLinearBf16AmxBatch;
 extern const Kernel<LinearArgs> kTransposedAvx512, kTransposedAvx2;
 extern const Kernel<LinearArgs> kTransposedFewAvx512, kTransposedFewAvx2;
 extern const Kernel<GruArgs> kGruAvx512Vnni, kGruAvx2;
@@ -59,7 +59,8 @@ extern const Kernel<DequantizeArgs> kDequantizeNeon;
 extern const Kernel<RepackArgs> kRepackNeon;
 extern const Kernel<LinearArgs> kLinearGemvNeon, kLinearSingleNeon, kLinearBatchNeon;
 extern const Kernel<LinearArgs> kLinearIntegersDotprod, kLinearGroupsDotprod;
-extern const Kernel<LinearArgs> kLinearInt8I8mm, kLinearInt8Dotprod, kLinearInt8DotprodRows;
+extern const Kernel<LinearArgs> kLinearInt8I8mm, kLinearInt8Dotprod, kLinearInt8DotprodRows,
+    kLinearInt8DotprodBatch, kLinearInt8DotprodBytesBatch;
 extern const Kernel<LinearArgs> kLinearInt8Neon, kLinearInt8NeonRows;
 extern const Kernel<LinearArgs> kTransposedNeon, kTransposedFewNeon;
 extern const Kernel<GruArgs> kGruNeonDot, kGruNeon;

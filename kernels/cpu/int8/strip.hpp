@@ -47,6 +47,17 @@ class StripOfBytes {
 
         const uint8_t *row(int64_t i) const { return first + min64(i, last_row) * stride; }
     };
+    // The last columns of 32 rows, and zeros: what follows them need not be readable.
+    struct LastChunk {
+        alignas(64) uint8_t row[kTaskRows][128] = {};
+
+        explicit LastChunk(const Chunk &codes) {
+            for (int64_t i = 0; i < kTaskRows; ++i) {
+                memcpy(row[i], codes.row(i), size_t(codes.columns));
+            }
+        }
+        Chunk whole() const { return {row[0], 128, kTaskRows - 1, 128}; }
+    };
 
     explicit StripOfBytes(const Weight &w) : w_(w) {}
 

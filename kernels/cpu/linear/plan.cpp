@@ -13,12 +13,20 @@ bool has_integer_entries(const Format &format) {
     return format.kind != FormatKind::kLut8 && format.id != QK_FORMAT_LUT4;
 }
 
+// Rows of x from which on decoding once for all pays on AVX2.
+int64_t rows_for_avx2(const Weight &w) {
+    switch (w.format->kind) {
+        case FormatKind::kLut4: return 4;
+        case FormatKind::kS8: return w.geometry.group_size < 128 ? 13 : 24;
+        default: return 5;
+    }
+}
+
 Conditions facts_of_x(const LinearArgs &args) {
     const int64_t m = args.x.rows;
-    const bool looked_up = args.w.format->kind == FormatKind::kLut4;
     return (m <= kLaneRows ? kLaneSums : kBlockSums) | when(m >= 2, kTwoRows) |
            when(m <= 6, kFewRows) | when(m >= 4, kFourRows) |
-           when(m >= (looked_up ? 4 : 5), kFiveRows) | when(m <= 4, kUpToFourRows) |
+           when(m >= rows_for_avx2(args.w), kAvx2Rows) | when(m <= 4, kUpToFourRows) |
            when(m <= 8, kUpToEightRows) | when(m >= 8, kEightRows) | when(m >= 13, kTileRows);
 }
 

@@ -12,7 +12,7 @@ enum Condition : Conditions {
     kBlockSums = 1ull << 1,        // of x three rows or more: sums are of blocks
     kFewRows = 1ull << 2,          // of x: up to 6
     kFourRows = 1ull << 3,         // of x, at least: from here on decoding once for all pays
-    kFiveRows = 1ull << 4,         // the same for AVX2; of looked-up 4-bit codes 4
+    kAvx2Rows = 1ull << 4,         // the same for AVX2, by format
     kU4 = 1ull << 5,               // U4_AFFINE
     kS8 = 1ull << 6,               // S8
     kColumnLayout = 1ull << 7,     // AWQ_GEMM, GPTQ: neighbours are rows of w
@@ -46,7 +46,7 @@ enum Condition : Conditions {
 
 // Conditions that are the case itself: their kernels are no faster ones for another case.
 constexpr Conditions kOfTheCase = kLaneSums | kBlockSums | kTwoRows | kFewRows | kFourRows |
-                                  kFiveRows | kUpToFourRows | kUpToEightRows | kEightRows |
+                                  kAvx2Rows | kUpToFourRows | kUpToEightRows | kEightRows |
                                   kTileRows | kU4 | kS8 | kColumnLayout | kFourBits | kNibbles |
                                   kNibblesByRow | kExactIntegers | kBlocks128 | kSmallGroups;
 
@@ -142,12 +142,18 @@ constexpr LinearRow kLinearTable[] = {
      kInt8Bytes | kEightRows},
     {QK_ON_X86(kLinearInt8VnniRows), "avx512 vnni int8 rows", kInt8Mode, kVnniVbmi, kInt8Rows},
     {QK_ON_X86(kLinearInt8Avx2Batch), "avx2 int8 batch", kInt8Mode, QK_ISA_AVX2,
-     kInt8Blocks | kFiveRows},
+     kInt8Blocks | kAvx2Rows},
     {QK_ON_X86(kLinearInt8Avx2), "avx2 int8", kInt8Mode, QK_ISA_AVX2, kInt8Blocks},
+    {QK_ON_X86(kLinearInt8Avx2BytesBatch), "avx2 int8 bytes batch", kInt8Mode, QK_ISA_AVX2,
+     kInt8Bytes | kAvx2Rows},
     {QK_ON_X86(kLinearInt8Avx2Rows), "avx2 int8 rows", kInt8Mode, QK_ISA_AVX2, kInt8Rows},
     {QK_ON_ARM64(kLinearInt8I8mm), "i8mm int8", kInt8Mode, QK_ISA_I8MM,
      kInt8Packed | kTwoRows | kGroups64 | kNoMinimum},
+    {QK_ON_ARM64(kLinearInt8DotprodBatch), "dotprod int8 batch", kInt8Mode, QK_ISA_DOTPROD,
+     kInt8Blocks | kFourRows},
     {QK_ON_ARM64(kLinearInt8Dotprod), "dotprod int8", kInt8Mode, QK_ISA_DOTPROD, kInt8Blocks},
+    {QK_ON_ARM64(kLinearInt8DotprodBytesBatch), "dotprod int8 bytes batch", kInt8Mode,
+     QK_ISA_DOTPROD, kInt8Bytes | kEightRows},
     {QK_ON_ARM64(kLinearInt8DotprodRows), "dotprod int8 rows", kInt8Mode, QK_ISA_DOTPROD,
      kInt8Rows},
     {QK_ON_ARM(kLinearInt8Neon), "neon int8", kInt8Mode, QK_ISA_NEON, kInt8Blocks},

@@ -12,6 +12,8 @@ const Kernel<LinearArgs> kLinearInt8Avx2 =
     linear_kernel<row_of("avx2 int8")>(run_int8_gemv<Avx2Int8>, int8_x_bytes<Avx2Int8>);
 const Kernel<LinearArgs> kLinearInt8Avx2Batch =
     linear_kernel<row_of("avx2 int8 batch")>(run_int8_batch<Avx2Int8>, int8_tiles_bytes<Avx2Int8>);
+const Kernel<LinearArgs> kLinearInt8Avx2BytesBatch = linear_kernel<row_of("avx2 int8 bytes batch")>(
+    run_int8_batch<Avx2Int8Bytes>, int8_tiles_bytes<Avx2Int8Bytes>);
 const Kernel<LinearArgs> kLinearInt8Avx2Rows = linear_kernel<row_of("avx2 int8 rows")>(
     run_int8_rows_of_bytes<Avx2RowsOfBytes>, int8_x_bytes<Avx2RowsOfBytes>);
 

@@ -4,9 +4,9 @@
 //     small    affine codes and both FP4: at most 5 bits, unsigned. vpmaddubsw, a lane's dword 4
 //              columns; 8 products are added in 16 bits, then widened: 9 instructions, 5 of them on
 //              the two ports that multiply, for 4 x 32 products
-//     wide     NF4: 16-bit entries and x. vpmaddwd, a lane's dword 2 columns: a product and an
-//              addition for 16 products. No form with bytes multiplies less: a pair of 8-bit
-//              products fills 16 bits
+//     wide     NF4 and bytes (S8): 16-bit entries and x. vpmaddwd, a lane's dword 2 columns: a
+//              product and an addition for 16 products. No form with bytes multiplies less: a pair
+//              of 8-bit products fills 16 bits
 //
 // A tile is 16 rows of w (two vectors) and 4 rows of x, broadcast; of the small form 2, whose sums
 // of 16 and of 32 bits share the registers. To decode takes 25 or 40 instructions a row and chunk.
@@ -34,12 +34,13 @@ struct Avx2Int8 : Avx2Dots {
         explicit TileKernel(const Weight &w)
             : zeros_(w.zero != nullptr || has_minimum(w)),
               entries_(Int8Entries(w), w.format->kind == FormatKind::kLut4),
-              shift_(_mm_cvtsi32_si128(entries_.shift)), steps_(entries_.small ? 32 : 64) {}
+              small_(is_small(entries_, w)), shift_(_mm_cvtsi32_si128(entries_.shift)),
+              steps_(small_ ? 32 : 64) {}
 
         void decode(const uint8_t *const (&codes)[4], const TileFactors *, int64_t) {
             for (int block = 0; block < 4; ++block) {
-                entries_.small ? decode_block<true>(codes[block], block)
-                               : decode_block<false>(codes[block], block);
+                small_ ? decode_block<true>(codes[block], block)
+                       : decode_block<false>(codes[block], block);
             }
         }
 
@@ -48,18 +49,27 @@ struct Avx2Int8 : Avx2Dots {
                  int64_t groups, float (*acc)[kTaskRows], int64_t) const {
             const int64_t steps = steps_ / groups, most = min64(rows, kTile);
             for (int64_t b = 0; b < count; ++b) {
-                for (int64_t j = 0; j < most; j += entries_.small ? 2 : 4) {
+                for (int64_t j = 0; j < most; j += small_ ? 2 : 4) {
                     const Group group = {x->x[steps * b] + j, steps * b, steps, x->scale[b] + j,
                                          x->minus[b] + j};
                     for (int64_t v = 0; v < 4; v += 2) {
-                        entries_.small ? add_rows<true>(group, factors[b], v, acc + j)
-                                       : add_rows<false>(group, factors[b], v, acc + j);
+                        small_ ? add_rows<true>(group, factors[b], v, acc + j)
+                               : add_rows<false>(group, factors[b], v, acc + j);
                     }
                 }
             }
         }
 
         void finish() {}
+
+      protected:
+        // Four columns: 0 and 2, then 1 and 3.
+        QK_INLINE static void put_wide(__m256i bytes, __m256i (*to)[4], int64_t block) {
+            to[0][block] = _mm256_srai_epi16(_mm256_slli_epi16(bytes, 8), 8);
+            to[1][block] = _mm256_srai_epi16(bytes, 8);
+        }
+
+        __m256i w_[64][4];  // small: [4 columns][8 rows]; wide: [2 columns][8 rows]
 
       private:
         struct Group {  // of x, from the tile's row on
@@ -104,9 +114,8 @@ struct Avx2Int8 : Avx2Dots {
             const __m256i bytes = _mm256_shuffle_epi8(entries_.table, codes);
             if (small) {
                 w_[four][block] = bytes;
-            } else {  // columns 0 and 2 of 4, 1 and 3
-                w_[2 * four][block] = _mm256_srai_epi16(_mm256_slli_epi16(bytes, 8), 8);
-                w_[2 * four + 1][block] = _mm256_srai_epi16(bytes, 8);
+            } else {
+                put_wide(bytes, w_ + 2 * four, block);
             }
         }
 
@@ -202,10 +211,14 @@ struct Avx2Int8 : Avx2Dots {
 
         const bool zeros_;
         const EntryBytes entries_;
+        const bool small_;
         const __m128i shift_;
         const int64_t steps_;  // of a chunk
-        __m256i w_[64][4];     // small: [4 columns][8 rows]; wide: [2 columns][8 rows]
     };
+
+    static bool is_small(const EntryBytes &entries, const Weight &w) {
+        return entries.small && w.format->kind != FormatKind::kS8;
+    }
 
     // Rows of x to tiles.
     class TileRows {
@@ -213,7 +226,7 @@ struct Avx2Int8 : Avx2Dots {
         explicit TileRows(const Weight &w) {
             const bool table = w.format->kind == FormatKind::kLut4;
             const EntryBytes entries(Int8Entries(w), table);
-            small_ = entries.small;
+            small_ = is_small(entries, w);
             zero_ = table ? entries.offset : zero_of_all(w);
         }
 
@@ -240,6 +253,53 @@ struct Avx2Int8 : Avx2Dots {
       private:
         bool small_;
         int32_t zero_;  // that all sums of x are multiplied by
+    };
+};
+
+// Of rows of bytes, which are wide entries as they are.
+struct Avx2Int8Bytes : Avx2Int8 {
+    using Strip = StripOfBytes;
+
+    class TileKernel : public Avx2Int8::TileKernel {
+      public:
+        using Avx2Int8::TileKernel::TileKernel;
+
+        void decode(const StripOfBytes::Chunk &codes, const TileFactors *, int64_t) {
+            if (codes.columns == 128) return turn(codes);
+            turn(StripOfBytes::LastChunk(codes).whole());
+        }
+
+      private:
+        // 8 rows, 16 bytes of each at a time: a row meets the one four below it where it is loaded.
+        QK_NOINLINE void turn(const StripOfBytes::Chunk &codes) {
+            for (int64_t block = 0; block < kTaskRows / 8; ++block) {
+                const uint8_t *row[8];
+                for (int64_t i = 0; i < 8; ++i) {
+                    row[i] = codes.row(8 * block + i);
+                    prefetch_stream(row[i] + kScaleChunks * 128);
+                    prefetch_stream(row[i] + kScaleChunks * 128 + 64);
+                }
+                __m256i(*to)[4] = w_;
+                for (int64_t at = 0; at < 128; at += 16, to += 8) {
+                    __m256i v[4];
+                    QK_UNROLL
+                    for (int i = 0; i < 4; ++i) v[i] = load_two(row[i] + at, row[i + 4] + at);
+                    const __m256i t[4] = {
+                        _mm256_unpacklo_epi32(v[0], v[1]), _mm256_unpackhi_epi32(v[0], v[1]),
+                        _mm256_unpacklo_epi32(v[2], v[3]), _mm256_unpackhi_epi32(v[2], v[3])};
+                    put_wide(_mm256_unpacklo_epi64(t[0], t[2]), to, block);
+                    put_wide(_mm256_unpackhi_epi64(t[0], t[2]), to + 2, block);
+                    put_wide(_mm256_unpacklo_epi64(t[1], t[3]), to + 4, block);
+                    put_wide(_mm256_unpackhi_epi64(t[1], t[3]), to + 6, block);
+                }
+            }
+        }
+        QK_INLINE static __m256i load_two(const uint8_t *low, const uint8_t *high) {
+            const auto load = [](const uint8_t *from) QK_INLINE {
+                return _mm_loadu_si128(reinterpret_cast<const __m128i *>(from));
+            };
+            return _mm256_inserti128_si256(_mm256_castsi128_si256(load(low)), load(high), 1);
+        }
     };
 };
 
