@@ -105,6 +105,30 @@ TEST(AmxTiles, RowsOfBytesHaveTheBitsOfVectors) {
     }
 }
 
+// A tile of x has 32 rows, a product reads 16: the others are not made where there are none.
+TEST(AmxTiles, MakeNoRowsOfXForNothing) {
+    if (!qk::has(kHere, qk::cpu::kVnniVbmi)) GTEST_SKIP() << "no AVX-512 VNNI and VBMI here";
+    const WeightCase c = {QK_FORMAT_NF4, QK_FORMAT_F32,      QK_LAYOUT_ROW, 8, 64, 64,
+                          false,         QK_GROUPING_ALONG_K};
+    const TestWeight w(c, 7);
+    ASSERT_TRUE(w.valid());
+    for (const auto &[m, made] : {std::pair<int64_t, int64_t>{13, 16}, {16, 16}, {17, 32}}) {
+        const TestDense x(QK_FORMAT_F32, m, c.k, 5), y(QK_FORMAT_F32, m, c.n, 6);
+        const qk::LinearArgs args = {x.view(), w.view(), nullptr, y.view()};
+        qk::Launch launch = test_launch(1, kHere);
+        std::vector<uint8_t> room(kInt8Stand.workspace_bytes(args, kHere), 0x55);
+        launch.workspace = room.data();
+        launch.workspace_bytes = room.size();
+        ASSERT_EQ(kInt8Stand.run(args, launch), QK_OK);
+        const auto *const tile =
+            reinterpret_cast<const Int8::XTile *>(qk::cpu::aligned_workspace(launch));
+        const std::vector<int8_t> untouched(128, 0x55);
+        for (int64_t j = 0; j < Int8::XTile::kRows; ++j) {
+            EXPECT_EQ(memcmp(tile->x[j], untouched.data(), 128) != 0, j < made) << m << " " << j;
+        }
+    }
+}
+
 // Weights as qk_dequantize gives them, rounded to bf16.
 std::vector<float> rounded_weights(const TestWeight &w, const WeightCase &c) {
     const TestDense out(QK_FORMAT_F32, c.n, c.k, 1);

@@ -115,7 +115,7 @@ class Int8Batch {
         kernel_.add(x, rows, factors, count, groups_, sums(strip) + row, place);
         for (int64_t j = 0; j < rows; j += kRows, ++x) {
             if constexpr (kStrips > 1) fetch(x + kScaleChunks * kept_ / kRows, strip);
-            if (lowered_) lower(*x, factors, count, low(strip) + row + j);
+            if (lowered_) lower(*x, min64(kRows, rows - j), factors, count, low(strip) + row + j);
         }
     }
 
@@ -139,9 +139,9 @@ class Int8Batch {
     }
 
     // Minima times what a tile's integers come to.
-    QK_NOINLINE static void lower(const typename Isa::XTile &x, const TileFactors *factors,
-                                  int64_t count, Int8Sums *low) {
-        for (int64_t j = 0; j < kRows; ++j) {
+    QK_NOINLINE static void lower(const typename Isa::XTile &x, int64_t rows,
+                                  const TileFactors *factors, int64_t count, Int8Sums *low) {
+        for (int64_t j = 0; j < rows; ++j) {
             auto first = Isa::load_f32(low[j]), second = Isa::load_f32(low[j] + 16);
             for (int64_t b = 0; b < count; ++b) {
                 const auto by = Isa::splat(x.scale[b][j] * -float(x.minus[b][j]));
@@ -235,8 +235,8 @@ size_t int8_tiles_bytes(const LinearArgs &args, const Device &) {
     return total.ok && uint64_t(total.value) <= SIZE_MAX ? size_t(total.value) : SIZE_MAX;
 }
 
-// Tile by tile, as their lines are far apart along a row of x. Rows that fill the last tile are
-// read as the last row, and never stored.
+// Tile by tile, as their lines are far apart along a row of x. Rows that the last products read
+// past the last row are that one again, and never stored; rows of a tile behind them stay unmade.
 template <class Isa>
 void quantize_tiles(const LinearArgs &args, const Launch &launch, typename Isa::XTile *to) {
     constexpr int64_t kRows = Isa::XTile::kRows, kTiles = Isa::XTile::kBatch / kRows;
@@ -250,7 +250,8 @@ void quantize_tiles(const LinearArgs &args, const Launch &launch, typename Isa::
             const int64_t tile = i / chunks, chunk = i % chunks, of_batch = tile % kTiles;
             const int64_t batch = tile - of_batch, side_by_side = min64(kTiles, tiles - batch);
             typename Isa::XTile *const at = to + batch * chunks + chunk * side_by_side + of_batch;
-            for (int64_t j = 0; j < kRows; ++j) {
+            const int64_t left = round_up(args.x.rows - tile * kRows, Isa::XTile::kRowsRead);
+            for (int64_t j = 0; j < min64(kRows, left); ++j) {
                 float values[128];
                 load_chunk<Isa>(args.x, min64(tile * kRows + j, args.x.rows - 1), chunk, values);
                 rows.put(values, blocks, unit, j, at);

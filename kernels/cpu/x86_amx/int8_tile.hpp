@@ -25,7 +25,7 @@ struct AmxInt8 : Avx512Int8 {
 
     // 128 columns of a tile's rows of x, in groups of 64 or more.
     struct XTile {
-        static constexpr int kRows = 2 * kTileRows16;
+        static constexpr int kRows = 2 * kTileRows16, kRowsRead = kTileRows16;
         static constexpr int64_t kBatch = 512, kStrips = 16, kChunks = 4, kAtOnce = 64;
         static constexpr int64_t kKept = kBatch;  // rows of x that all strips meet in turn
         static constexpr bool kSumsInWorkspace = true;
@@ -54,8 +54,8 @@ struct AmxInt8 : Avx512Int8 {
                 for (int half = 0; half < 2; ++half) zeros[step][half] = zero(factors, step, half);
             }
             TileDecoder<false>::decode(codes, chunks_[place],
-                                       [&](__m512i v, int half, int b) QK_INLINE {
-                return _mm512_sub_epi8(_mm512_and_si512(v, mask), zeros[b / 2][half]);
+                                       [&](__m512i v, int half, int sixteen) QK_INLINE {
+                return _mm512_sub_epi8(_mm512_and_si512(v, mask), zeros[sixteen / 4][half]);
             });
         }
 

@@ -27,8 +27,8 @@ struct Avx512Int8 : Avx512Dots {
     template <bool kFetches>  // what is 4 chunks on
     class TileDecoder {
       public:
-        // entry(codes, half, b): bytes of codes in low nibbles, columns 32 b .. 32 b + 31 of a
-        // half.
+        // entry(codes, half, sixteen): bytes of codes in low nibbles, some of columns
+        // 16 sixteen .. 16 sixteen + 15 of a half.
         template <class Entry>
         static void decode(const uint8_t *const (&codes)[4], __m512i (*to)[2], const Entry &entry) {
             decode_half(codes[0], codes[1], 0, to, entry);
@@ -75,8 +75,8 @@ struct Avx512Int8 : Avx512Dots {
                 _mm512_unpacklo_epi64(t[1], t[3]), _mm512_unpackhi_epi64(t[1], t[3])};
             QK_UNROLL
             for (int b = 0; b < 4; ++b) {
-                to[8 * b][half] = entry(by_byte[b], half, b);
-                to[8 * b + 4][half] = entry(_mm512_srli_epi16(by_byte[b], 4), half, b);
+                to[8 * b][half] = entry(by_byte[b], half, 2 * b);
+                to[8 * b + 4][half] = entry(_mm512_srli_epi16(by_byte[b], 4), half, 2 * b + 1);
             }
         }
     };
