@@ -1,17 +1,16 @@
 // The kernels on AMX, with tiles that are arrays: any processor with the AVX-512 sets that they
 // stand on tells whether int8 mode has the bits of the kernel without tiles, and bf16 mode those of
 // its stated sequence of sums. Where there is AMX, the instructions are held against the arrays.
-#include "cpu/int8/batch.hpp"
 #include "cpu/linear/select.hpp"
 #include "cpu/x86_amx/bf16_strip.hpp"
-#include "cpu/x86_amx/int8_tile.hpp"
+#include "cpu/x86_amx/int8_groups.hpp"
 #include "kernel/plain_tiles.hpp"
 #include "kernel/weights.hpp"
 
 namespace {
 
-using Int8 = qk::cpu::AmxInt8<PlainTiles>;
-using Int8Bytes = qk::cpu::AmxInt8Bytes<PlainTiles>;
+using Nibbles = qk::cpu::AmxNibbles<PlainTiles>;
+using Bytes = qk::cpu::AmxBytes<PlainTiles>;
 
 const qk::Device kHere = qk::device_at(qk::kCpuBackend, 0);
 
@@ -58,10 +57,10 @@ void for_each_case(const std::vector<int32_t> &groups, const Body &body) {
 }
 
 const qk::Kernel<qk::LinearArgs> kInt8Stand = {
-    "amx int8 batch", nullptr, qk::cpu::int8_tiles_bytes<Int8>, qk::cpu::run_int8_batch<Int8>};
+    "amx int8 batch", nullptr, qk::cpu::int8_tiles_room<Nibbles>, qk::cpu::run_int8_tiles<Nibbles>};
 const qk::Kernel<qk::LinearArgs> kInt8BytesStand = {"amx int8 bytes batch", nullptr,
-                                                    qk::cpu::int8_tiles_bytes<Int8Bytes>,
-                                                    qk::cpu::run_int8_batch<Int8Bytes>};
+                                                    qk::cpu::int8_tiles_room<Bytes>,
+                                                    qk::cpu::run_int8_tiles<Bytes>};
 const qk::Kernel<qk::LinearArgs> kBf16Stand = {"amx bf16 batch", nullptr, qk::cpu::bf16_tiles_bytes,
                                                qk::cpu::run_bf16_strips<PlainTiles>};
 
@@ -69,7 +68,7 @@ TEST(AmxTiles, Int8HasTheBitsOfVectors) {
     if (!qk::has(kHere, qk::cpu::kVnniVbmi)) GTEST_SKIP() << "no AVX-512 VNNI and VBMI here";
     const qk::Kernel<qk::LinearArgs> &vectors = qk::cpu::kLinearInt8VnniBatch;
     int ran = 0;
-    for_each_case({64, 128, 256, QK_GROUP_ROW},
+    for_each_case({16, 32, 64, 128, 256, QK_GROUP_ROW},
                   [&](const TestWeight &w, const WeightCase &c, int64_t m) {
         const TestDense x(QK_FORMAT_F32, m, c.k, 5), y(QK_FORMAT_F32, m, c.n, 6);
         const qk::LinearArgs args = {x.view(), w.view(), nullptr, y.view()};
@@ -78,8 +77,8 @@ TEST(AmxTiles, Int8HasTheBitsOfVectors) {
             << describe(c) << " m " << m;
         ++ran;
     });
-    EXPECT_GT(ran, 150);
-    EXPECT_GT(PlainTiles::Session::sessions, ran) << "a session for each range of tasks";
+    EXPECT_GT(ran, 200);
+    EXPECT_GT(PlainTiles::sessions, ran) << "a session for each range of tasks";
 }
 
 TEST(AmxTiles, RowsOfBytesHaveTheBitsOfVectors) {
@@ -87,7 +86,7 @@ TEST(AmxTiles, RowsOfBytesHaveTheBitsOfVectors) {
     const qk::Kernel<qk::LinearArgs> &vectors = qk::cpu::kLinearInt8VnniBytesBatch;
     constexpr int64_t kShapes[][3] = {{8, 3, 128},   {16, 40, 512}, {17, 8, 70},
                                       {33, 33, 999}, {530, 40, 72}, {70, 1064, 72}};
-    for (const int32_t group : {64, 128, 256, int32_t{QK_GROUP_ROW}}) {
+    for (const int32_t group : {16, 32, 64, 128, 256, int32_t{QK_GROUP_ROW}}) {
         for (const auto &[m, n, k] : kShapes) {
             for (const bool minimum : {false, true}) {
                 WeightCase c = {QK_FORMAT_S8, QK_FORMAT_F16, QK_LAYOUT_ROW, n, k, group};
@@ -108,8 +107,8 @@ TEST(AmxTiles, RowsOfBytesHaveTheBitsOfVectors) {
 // A tile of x has 32 rows, a product reads 16: the others are not made where there are none.
 TEST(AmxTiles, MakeNoRowsOfXForNothing) {
     if (!qk::has(kHere, qk::cpu::kVnniVbmi)) GTEST_SKIP() << "no AVX-512 VNNI and VBMI here";
-    const WeightCase c = {QK_FORMAT_NF4, QK_FORMAT_F32,      QK_LAYOUT_ROW, 8, 64, 64,
-                          false,         QK_GROUPING_ALONG_K};
+    const WeightCase c = {QK_FORMAT_NF4, QK_FORMAT_F32, QK_LAYOUT_ROW, 8,
+                          128,           128,           false,         QK_GROUPING_ALONG_K};
     const TestWeight w(c, 7);
     ASSERT_TRUE(w.valid());
     for (const auto &[m, made] : {std::pair<int64_t, int64_t>{13, 16}, {16, 16}, {17, 32}}) {
@@ -121,9 +120,9 @@ TEST(AmxTiles, MakeNoRowsOfXForNothing) {
         launch.workspace_bytes = room.size();
         ASSERT_EQ(kInt8Stand.run(args, launch), QK_OK);
         const auto *const tile =
-            reinterpret_cast<const Int8::XTile *>(qk::cpu::aligned_workspace(launch));
+            reinterpret_cast<const Nibbles::Of128::XTile *>(qk::cpu::aligned_workspace(launch));
         const std::vector<int8_t> untouched(128, 0x55);
-        for (int64_t j = 0; j < Int8::XTile::kRows; ++j) {
+        for (int64_t j = 0; j < Nibbles::Of128::XTile::kRows; ++j) {
             EXPECT_EQ(memcmp(tile->x[j], untouched.data(), 128) != 0, j < made) << m << " " << j;
         }
     }
@@ -191,69 +190,97 @@ TEST(AmxTiles, Bf16HasTheStatedSequenceOfSums) {
 TEST(AmxTiles, StripsAndBatchesChangeNoBit) {
     if (!qk::has(kHere, qk::cpu::kVnniVbmi | qk::cpu::kAvx512Bf16))
         GTEST_SKIP() << "no AVX-512 VNNI, VBMI and BF16 here";
-    for (const bool minimum : {false, true}) {
-        WeightCase c = {QK_FORMAT_U4_AFFINE, QK_FORMAT_F16, qk::kLayoutRows8, 536, 136, 64};
-        c.grouping = QK_GROUPING_ALONG_K;
-        c.minimum = minimum;
-        const TestWeight w(c, 7);
-        ASSERT_TRUE(w.valid());
-        const TestDense x(QK_FORMAT_F32, 530, c.k, 5), y(QK_FORMAT_F32, 530, c.n, 6);
-        const qk::LinearArgs args = {x.view(), w.view(), nullptr, y.view()};
-        EXPECT_EQ(result(kInt8Stand, args, y, 1),
-                  result(qk::cpu::kLinearInt8VnniBatch, args, y, 1));
-        if (minimum) continue;  // runs exact
-        EXPECT_EQ(result(kBf16Stand, args, y, 1), result(kBf16Stand, args, y, 40));
+    for (const int32_t group : {16, 32, 64}) {
+        for (const bool minimum : {false, true}) {
+            WeightCase c = {QK_FORMAT_U4_AFFINE, QK_FORMAT_F16, qk::kLayoutRows8, 536, 136, group};
+            c.grouping = QK_GROUPING_ALONG_K;
+            c.minimum = minimum;
+            const TestWeight w(c, 7);
+            ASSERT_TRUE(w.valid());
+            const TestDense x(QK_FORMAT_F32, 530, c.k, 5), y(QK_FORMAT_F32, 530, c.n, 6);
+            const qk::LinearArgs args = {x.view(), w.view(), nullptr, y.view()};
+            EXPECT_EQ(result(kInt8Stand, args, y, 1),
+                      result(qk::cpu::kLinearInt8VnniBatch, args, y, 1));
+            if (minimum || group < 64) continue;  // minima run exact
+            EXPECT_EQ(result(kBf16Stand, args, y, 1), result(kBf16Stand, args, y, 40));
+        }
     }
 }
 
 // Numbers of any size, the smallest, infinities and NaN among them.
-TEST(AmxTiles, InstructionsDoWhatTheArraysDo) {
-    if (!qk::has(kHere, qk::cpu::kAmxInt8 | qk::cpu::kAmxBf16)) GTEST_SKIP() << "no AMX here";
-    if (!qk::cpu::tiles_allowed()) GTEST_SKIP() << "the system keeps AMX's tiles back";
-    std::mt19937 random(11);
-    std::normal_distribution<float> normal;
-    const auto number = [&](int round) {
-        const float any = ldexpf(normal(random), int(random() % 120) - 100);
-        const float value = round % 3 == 0 ? normal(random) : round % 3 == 1 ? any : any * 0x1p-40f;
-        return random() % 4000 == 0 ? uint16_t(random()) : qk::bf16_from_f32(value);
-    };
-    for (int round = 0; round < 3000; ++round) {
-        alignas(64) uint16_t from[2][16][32];
-        alignas(64) float start[16][16];
-        for (auto &tile : from) {
+class Instructions {
+  public:
+    void draw(int round) {
+        for (auto &tile : from_) {
             for (auto &row : tile) {
                 for (uint16_t &value : row) value = number(round);
             }
         }
-        for (auto &row : start) {
+        for (auto &row : start_) {
             for (float &value : row) value = qk::f32_from_bf16(number(round));
         }
-        alignas(64) uint8_t floats[2][1024], integers[2][1024];
-        const auto multiply = [&](auto &tiles, int which) {
-            tiles.template load<0>(start, 64);
-            tiles.template load<1>(start, 64);
-            tiles.template load<2>(from[0], 64);
-            tiles.template load<3>(from[1], 64);
-            tiles.template add_bf16_products<0, 2, 3>();
-            tiles.template add_products<1, 2, 3>();
-            tiles.template store<0>(floats[which], 64);
-            tiles.template store<1>(integers[which], 64);
-        };
-        PlainTiles plain;
-        multiply(plain, 0);
-        {
-            const qk::cpu::AmxTiles::Session session;
-            qk::cpu::AmxTiles tiles;
-            multiply(tiles, 1);
-        }
-        ASSERT_EQ(memcmp(integers[0], integers[1], 1024), 0) << round;
+    }
+
+    struct Products {
+        alignas(64) uint8_t integers[1024], floats[1024];
+    };
+    // Registers 6 and 2 hold factors. Floats are multiplied in whole rows alone.
+    template <class Tiles, int kColumns>
+    Products products() const {
+        const typename Tiles::template SessionOf<kColumns> session;
+        Tiles tiles;
+        Products to = {};
+        tiles.template load<0>(start_, 64);
+        tiles.template load<1>(start_, 64);
+        tiles.template load<6>(from_[0], 64);
+        tiles.template load<2>(from_[1], 64);
+        tiles.template add_products<0, 6, 2>();
+        tiles.template store<0>(to.integers, 64);
+        if (kColumns < 64) return to;
+        tiles.template add_bf16_products<1, 6, 2>();
+        tiles.template store<1>(to.floats, 64);
+        return to;
+    }
+
+    template <int kColumns>
+    void compare() const {
+        const Products a = products<PlainTiles, kColumns>();
+        const Products b = products<qk::cpu::AmxTiles, kColumns>();
+        ASSERT_EQ(memcmp(a.integers, b.integers, 1024), 0) << kColumns;
         for (int i = 0; i < 256; ++i) {
-            float a, b;
-            memcpy(&a, floats[0] + 4 * i, 4);
-            memcpy(&b, floats[1] + 4 * i, 4);
-            if (isnan(a) && isnan(b)) continue;  // which of several NaNs is not said
-            ASSERT_EQ(memcmp(&a, &b, 4), 0) << round << ": " << a << " and " << b;
+            float x, y;
+            memcpy(&x, a.floats + 4 * i, 4);
+            memcpy(&y, b.floats + 4 * i, 4);
+            if (isnan(x) && isnan(y)) continue;  // which of several NaNs is not said
+            ASSERT_EQ(memcmp(&x, &y, 4), 0) << x << " and " << y;
         }
+    }
+
+  private:
+    uint16_t number(int round) {
+        const float any = ldexpf(normal_(random_), int(random_() % 120) - 100);
+        const float value = round % 3 == 0   ? normal_(random_)
+                            : round % 3 == 1 ? any
+                                             : any * 0x1p-40f;
+        return random_() % 4000 == 0 ? uint16_t(random_()) : qk::bf16_from_f32(value);
+    }
+
+    std::mt19937 random_{11};
+    std::normal_distribution<float> normal_;
+    alignas(64) uint16_t from_[2][16][32];
+    alignas(64) float start_[16][16];
+};
+
+TEST(AmxTiles, InstructionsDoWhatTheArraysDo) {
+    if (!qk::has(kHere, qk::cpu::kAmxInt8 | qk::cpu::kAmxBf16)) GTEST_SKIP() << "no AMX here";
+    if (!qk::cpu::tiles_allowed()) GTEST_SKIP() << "the system keeps AMX's tiles back";
+    Instructions instructions;
+    for (int round = 0; round < 3000 && !HasFatalFailure(); ++round) {
+        SCOPED_TRACE(round);
+        instructions.draw(round);
+        instructions.compare<64>();
+        instructions.compare<32>();
+        instructions.compare<16>();
     }
 }
 

@@ -83,7 +83,7 @@ std::vector<WeightCase> cases() {
                                    qk_layout{QK_LAYOUT_ROW_HIGH}, qk_layout{QK_LAYOUT_AWQ_GEMM}}) {
         for (const qk_format format : {QK_FORMAT_U4_AFFINE, QK_FORMAT_NF4, QK_FORMAT_S8}) {
             if (format == QK_FORMAT_S8 && layout != QK_LAYOUT_ROW) continue;
-            for (const int32_t group : {64, 128}) {
+            for (const int32_t group : {16, 32, 64, 128}) {
                 all.push_back(
                     {format, QK_FORMAT_F32, layout, 40, 512, group, false, QK_GROUPING_ALONG_K});
             }
@@ -119,7 +119,7 @@ void expect_all_run(const qk::KernelList<Args> &list, const char *what, const Vi
             const qk::Kernel<Args> &last = *list.kernels[list.count - 1];
             for (int32_t i = 0; i < list.count; ++i) {
                 const qk::Kernel<Args> &kernel = *list.kernels[i];
-                if (!sweep::takes(kernel, args, here) || ran[size_t(i)]++ > 3) continue;
+                if (!sweep::takes(kernel, args, here) || ran[size_t(i)]++ > 7) continue;
                 const auto got = result(kernel, args, output, here);
                 if (!same_bits || !last.can_run(args, here)) continue;
                 EXPECT_EQ(got, result(last, args, output, here)) << kernel.name << describe(c);
@@ -137,7 +137,7 @@ template <class Ask>
 void visit_products(const WeightCase &c, const Ask &ask) {
     const TestWeight w(c, 7);
     if (!w.valid()) return;
-    for (const int64_t m : {1, 2, 3, 40}) {
+    for (const int64_t m : {1, 2, 3, 40, 130}) {
         const TestDense x(QK_FORMAT_F32, m, c.k, 5), y(QK_FORMAT_F32, m, c.n, 6);
         ask(qk::LinearArgs{x.view(), w.view(), nullptr, y.view()}, y);
     }

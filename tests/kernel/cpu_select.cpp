@@ -248,6 +248,28 @@ TEST(CpuSelect, SaysWhyExpertsInBf16ModeAreExact) {
     }
 }
 
+// Smaller groups want more rows of x before AMX's tiles are faster.
+TEST(CpuSelect, TilesBeginByTheGroupsSize) {
+    constexpr std::pair<int32_t, int64_t> kFirst[] = {{16, 80},  {32, 25},  {64, 13},
+                                                      {128, 13}, {256, 13}, {QK_GROUP_ROW, 13}};
+    for (const qk_format format : {QK_FORMAT_NF4, QK_FORMAT_S8}) {
+        for (const auto &[group, first] : kFirst) {
+            const WeightCase c = {format, QK_FORMAT_F32, QK_LAYOUT_ROW, 8,
+                                  256,    group,         false,         QK_GROUPING_ALONG_K};
+            const TestWeight weight(c, 1);
+            ASSERT_TRUE(weight.valid());
+            const qk::Format *const f32 = qk::find_format(QK_FORMAT_F32);
+            for (const int64_t m : {first - 1, first}) {
+                const qk::LinearArgs args = {
+                    {f32, m, c.k, nullptr}, weight.view(), nullptr, {f32, m, c.n, nullptr}};
+                const LinearRow &row = select_linear(linear_facts(args), kSapphire, kInt8Mode);
+                const bool tiles = std::string(row.name).find("amx") != std::string::npos;
+                EXPECT_EQ(tiles, m == first) << row.name << " m " << m << " group " << group;
+            }
+        }
+    }
+}
+
 // Names are those of the kernels, and each kernel of the build is in the table once.
 TEST(CpuSelect, KnowsEveryKernel) {
     std::set<std::string> names;

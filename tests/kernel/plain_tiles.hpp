@@ -11,11 +11,18 @@
 
 class PlainTiles {
   public:
-    struct Session {
-        Session() { ++sessions; }
-        ~Session() {}
-        static inline std::atomic<int> sessions;
+    static inline std::atomic<int> sessions;
+
+    // As AmxTiles has it: products of kColumns bytes of a row of x, which registers 6 and 7 hold.
+    template <int kColumns>
+    struct SessionOf {
+        SessionOf() {
+            ++sessions;
+            columns_ = kColumns;
+        }
+        ~SessionOf() { columns_ = kBytes; }
     };
+    using Session = SessionOf<qk::cpu::kTileRowBytes>;
 
     template <int tile>
     void zero() {
@@ -23,8 +30,10 @@ class PlainTiles {
     }
     template <int tile>
     void load(const void *from, int64_t stride) {
-        for (int row = 0; row < kRows; ++row) {
-            memcpy(tile_[tile][row], static_cast<const char *>(from) + row * stride, kBytes);
+        const int rows = tile >= 2 && tile < 6 ? columns_ / 4 : kRows;
+        const int bytes = tile >= 6 ? columns_ : kBytes;
+        for (int row = 0; row < rows; ++row) {
+            memcpy(tile_[tile][row], static_cast<const char *>(from) + row * stride, size_t(bytes));
         }
     }
     template <int tile>
@@ -40,7 +49,7 @@ class PlainTiles {
     template <int sum, int a, int b>
     void add_products() {
         for_each<int32_t>(sum, [&](int i, int j, int32_t total) {
-            for (int k = 0; k < kBytes; ++k) {
+            for (int k = 0; k < columns_; ++k) {
                 total += int8_t(tile_[a][i][k]) * int8_t(tile_[b][k / 4][4 * j + k % 4]);
             }
             return total;
@@ -81,6 +90,7 @@ class PlainTiles {
         return fabsf(value) < 0x1p-126f ? copysignf(0.0f, value) : value;
     }
 
-    // Registers belong to a thread.
+    // Registers and what they are configured for belong to a thread.
+    static inline thread_local int columns_ = kBytes;
     static inline thread_local uint8_t tile_[qk::cpu::kTileRegisters][kRows][kBytes];
 };

@@ -144,7 +144,7 @@ class Int8Batch {
         for (int64_t j = 0; j < rows; ++j) {
             auto first = Isa::load_f32(low[j]), second = Isa::load_f32(low[j] + 16);
             for (int64_t b = 0; b < count; ++b) {
-                const auto by = Isa::splat(x.scale[b][j] * -float(x.minus[b][j]));
+                const auto by = Isa::splat(x.of_minima(b, j));
                 first = Isa::fma(Isa::load_f32(factors[b].minimum), by, first);
                 second = Isa::fma(Isa::load_f32(factors[b].minimum + 16), by, second);
             }

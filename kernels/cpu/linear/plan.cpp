@@ -22,12 +22,20 @@ int64_t rows_for_avx2(const Weight &w) {
     }
 }
 
+// Rows of x from which on tiles take less time than vectors in int8 mode: what a group costs beside
+// its products is the same for both.
+int64_t tile_rows(const Geometry &s) {
+    if (s.group_size >= min64(64, s.k)) return 13;
+    return s.group_size >= 32 ? 25 : 80;
+}
+
 Conditions facts_of_x(const LinearArgs &args) {
     const int64_t m = args.x.rows;
     return (m <= kLaneRows ? kLaneSums : kBlockSums) | when(m >= 2, kTwoRows) |
            when(m <= 6, kFewRows) | when(m >= 4, kFourRows) |
            when(m >= rows_for_avx2(args.w), kAvx2Rows) | when(m <= 4, kUpToFourRows) |
-           when(m <= 8, kUpToEightRows) | when(m >= 8, kEightRows) | when(m >= 13, kTileRows);
+           when(m <= 8, kUpToEightRows) | when(m >= 8, kEightRows) |
+           when(m >= tile_rows(args.w.geometry), kTileRows);
 }
 
 Conditions facts_of_groups(const Geometry &s) {

@@ -132,12 +132,12 @@ constexpr Conditions kBatchCase = kBlockSums | kQuantized | kGroupsOfLut8 | kLow
 // Best first: the first row that the context allows and whose conditions hold runs.
 constexpr LinearRow kLinearTable[] = {
     {QK_ON_X86(kLinearInt8AmxBatch), "amx int8 batch", kInt8Mode, kVnniVbmi | QK_ISA_AMX_INT8,
-     kInt8Blocks | kTileRows | kGroups64},
+     kInt8Blocks | kTileRows},
     {QK_ON_X86(kLinearInt8VnniBatch), "avx512 vnni int8 batch", kInt8Mode, kVnniVbmi,
      kInt8Blocks | kFourRows},
     {QK_ON_X86(kLinearInt8Vnni), "avx512 vnni int8", kInt8Mode, kVnniVbmi, kInt8Blocks},
     {QK_ON_X86(kLinearInt8AmxBytesBatch), "amx int8 bytes batch", kInt8Mode,
-     kVnniVbmi | QK_ISA_AMX_INT8, kInt8Bytes | kTileRows | kGroups64},
+     kVnniVbmi | QK_ISA_AMX_INT8, kInt8Bytes | kTileRows},
     {QK_ON_X86(kLinearInt8VnniBytesBatch), "avx512 vnni int8 bytes batch", kInt8Mode, kVnniVbmi,
      kInt8Bytes | kEightRows},
     {QK_ON_X86(kLinearInt8VnniRows), "avx512 vnni int8 rows", kInt8Mode, kVnniVbmi, kInt8Rows},

@@ -1,10 +1,11 @@
-// Tiles of a batch in int8 mode by AMX (int8/batch.hpp): 16 rows of x times 32 rows of w, a group
-// at a time. A chunk's entries, as AVX-512 decodes them, are what the products ask for: a row has
-// four columns of 16 rows of w. Zeros are taken off here, once for all rows of x:
+// Tiles of a batch in int8 mode by AMX (int8/batch.hpp): 16 rows of x times 32 rows of w, a chunk
+// of 128 columns at a time, where these are of one group (else int8_groups.hpp). A chunk's entries,
+// as AVX-512 decodes them, are what the products ask for: a row has four columns of 16 rows of w.
+// Zeros are taken off here, once for all rows of x:
 //
 //     registers    0, 1    sums, [16 rows of x][16 rows of w]
 //                  2, 3    64 columns of w, rows 0..15 and 16..31, for all rows of x
-//                  4, 5    the next 64 columns of w, where a group has them
+//                  4, 5    the next 64 columns of w
 //                  6, 7    the same columns of x
 //
 // Tiles of w stay in registers, as a load may take as long as a product (cpu-designs.md). Integer
@@ -18,27 +19,41 @@
 namespace qk::cpu {
 namespace {
 
-// `Tiles`: AmxTiles, or a stand-in of a test.
-template <class Tiles>
-struct AmxInt8 : Avx512Int8 {
-    using Session = typename Tiles::Session;
-
-    // 128 columns of a tile's rows of x, in groups of 64 or more.
+// What kernels on tiles have in common: x, and chunks of w, each of kGroups groups.
+template <int kGroups>
+struct AmxInt8Operands : Avx512Int8 {
+    // 128 columns of a tile's rows of x.
     struct XTile {
         static constexpr int kRows = 2 * kTileRows16, kRowsRead = kTileRows16;
         static constexpr int64_t kBatch = 512, kStrips = 16, kChunks = 4, kAtOnce = 64;
         static constexpr int64_t kKept = kBatch;  // rows of x that all strips meet in turn
         static constexpr bool kSumsInWorkspace = true;
         alignas(64) int8_t x[kRows][128];
-        float scale[2][kRows];    // by block; the unit of entries is in it
-        int32_t minus[2][kRows];  // minus a block's sum, as minima are multiplied by
+        float scale[kGroups][kRows];  // by block; the unit of entries is in it
+        float lower[kGroups][kRows];  // what minima are multiplied by
+
+        float of_minima(int64_t b, int64_t j) const { return lower[b][j]; }
+        void set_block(int64_t b, int64_t j, float of_entries, int32_t minus_sum) {
+            scale[b][j] = of_entries;
+            lower[b][j] = of_entries * -float(minus_sum);
+        }
     };
 
-    class TileKernel {
+    // Rows of x to tiles.
+    class TileRows : Avx512Int8::TileRows {
       public:
-        explicit TileKernel(const Weight &w)
-            : groups_(groups_of_chunk(w.geometry)), has_zeros_(w.zero != nullptr),
-              is_table_(w.format->kind == FormatKind::kLut4),
+        using Avx512Int8::TileRows::TileRows;
+
+        // A chunk of x as row j of a tile.
+        void put(const float *x, int64_t blocks, float unit, int64_t j, XTile *to) const {
+            this->quantize(x, blocks, unit, j, to, to->x[j]);
+        }
+    };
+
+    class Chunks {
+      public:
+        explicit Chunks(const Weight &w)
+            : has_zeros_(w.zero != nullptr), is_table_(w.format->kind == FormatKind::kLut4),
               zero_of_all_(has_zeros_ ? 0 : common_zero(w)), table_(Int8Entries(w), false) {}
 
         void decode(const uint8_t *const (&codes)[4], const TileFactors *factors, int64_t place) {
@@ -49,23 +64,47 @@ struct AmxInt8 : Avx512Int8 {
                 return;
             }
             const __m512i mask = _mm512_set1_epi8(15);
-            __m512i zeros[2][2];  // [64 columns][half of the rows of w]
-            for (int step = 0; step < 2; ++step) {
-                for (int half = 0; half < 2; ++half) zeros[step][half] = zero(factors, step, half);
+            __m512i zeros[kGroups][2];  // [group][half of the rows of w]
+            for (int g = 0; g < kGroups; ++g) {
+                for (int half = 0; half < 2; ++half) zeros[g][half] = zero(factors[g], half);
             }
             TileDecoder<false>::decode(codes, chunks_[place],
                                        [&](__m512i v, int half, int sixteen) QK_INLINE {
-                return _mm512_sub_epi8(_mm512_and_si512(v, mask), zeros[sixteen / 4][half]);
+                const __m512i off = zeros[sixteen * kGroups / 8][half];
+                return _mm512_sub_epi8(_mm512_and_si512(v, mask), off);
             });
         }
 
-        void add(const XTile *x, int64_t rows, const TileFactors *factors, int64_t count,
-                 int64_t groups, float (*acc)[kTaskRows], int64_t place) {
-            const WChunk &w = chunks_[place];
-            for (int64_t b = 0; b < count; ++b) {
-                groups == 1 ? multiply<2>(x, rows, w, factors + b, b, acc)
-                            : multiply<1>(x, rows, w, factors + b, b, acc);
-            }
+      protected:
+        typedef __m512i WChunk[32][2];  // [4 columns][half of the rows of w]
+        WChunk chunks_[XTile::kChunks];
+
+      private:
+        // What is taken off the codes of a group, a byte each.
+        __m512i zero(const TileFactors &factors, int half) const {
+            if (!has_zeros_) return _mm512_set1_epi8(char(zero_of_all_));
+            const __m512i own = _mm512_load_si512(factors.zero + 16 * half);
+            return _mm512_mullo_epi32(own, _mm512_set1_epi32(0x01010101));
+        }
+
+        const bool has_zeros_, is_table_;
+        const int32_t zero_of_all_;  // where they have the same
+        const ByteTable table_;
+    };
+};
+
+// `Tiles`: AmxTiles, or a stand-in of a test.
+template <class Tiles>
+struct AmxInt8 : AmxInt8Operands<1> {
+    using Session = typename Tiles::Session;
+
+    class TileKernel : public Chunks {
+      public:
+        using Chunks::Chunks;
+
+        void add(const XTile *x, int64_t rows, const TileFactors *factors, int64_t, int64_t,
+                 float (*acc)[kTaskRows], int64_t place) {
+            multiply(x, rows, chunks_[place], factors, acc);
         }
 
         void finish() {
@@ -74,10 +113,6 @@ struct AmxInt8 : Avx512Int8 {
             finish_rows<0, kTileRows16>();
             waiting_.acc = nullptr;
         }
-
-      protected:
-        typedef __m512i WChunk[32][2];  // [4 columns][half of the rows of w]
-        WChunk chunks_[XTile::kChunks];
 
       private:
         // The sums of the last products, rows `first` up to `end`, times scales of a group.
@@ -99,29 +134,28 @@ struct AmxInt8 : Avx512Int8 {
             }
         }
 
-        // Products with group `b` of the chunk, of kSteps times 64 columns.
-        template <int kSteps>
+        // Products with a chunk.
         QK_NOINLINE void multiply(const XTile *x, int64_t rows, const WChunk &w,
-                                  const TileFactors *factors, int64_t b, float (*acc)[kTaskRows]) {
-            const auto *const first = w + b * kTileRows16, *const second = first + kTileRows16;
+                                  const TileFactors *factors, float (*acc)[kTaskRows]) {
+            const auto *const first = w, *const second = w + kTileRows16;
             for (int64_t j = 0; j < rows; j += kTileRows16, acc += kTileRows16) {
                 const XTile &tile = x[j / XTile::kRows];
                 const int64_t row = j % XTile::kRows;
-                const int8_t *const from = tile.x[row] + 64 * b;
+                const int8_t *const from = tile.x[row];
                 tiles_.template load_passing<6>(from, 128);
                 // Each tile of w where it is first wanted: all in front would hold up the products.
                 if (j == 0) tiles_.template load<2>(first[0], 128);
                 start<0, 2>();
                 if (j == 0) tiles_.template load<3>(first[0] + 1, 128);
                 start<1, 3>();
-                if (kSteps == 2 && j == 0) tiles_.template load<4>(second[0], 128);
-                if (kSteps == 2 && j == 0) tiles_.template load<5>(second[0] + 1, 128);
-                if (kSteps == 2) tiles_.template load_passing<7>(from + 64, 128);
-                if (kSteps == 2) tiles_.template add_products<0, 7, 4>();
+                if (j == 0) tiles_.template load<4>(second[0], 128);
+                if (j == 0) tiles_.template load<5>(second[0] + 1, 128);
+                tiles_.template load_passing<7>(from + 64, 128);
+                tiles_.template add_products<0, 7, 4>();
                 finish_rows<0, kTileRows16 / 2>();
-                if (kSteps == 2) tiles_.template add_products<1, 7, 5>();
+                tiles_.template add_products<1, 7, 5>();
                 finish_rows<kTileRows16 / 2, kTileRows16>();
-                waiting_ = {tile.scale[b] + row, factors, acc};
+                waiting_ = {tile.scale[0] + row, factors, acc};
             }
         }
         // The first products of a tile, once the sums of the one before have left: a store that is
@@ -137,47 +171,25 @@ struct AmxInt8 : Avx512Int8 {
             tiles_.template store<sum>(sums_[0][sum], 128);
         }
 
-        // What is taken off the codes of 64 columns, a byte each.
-        __m512i zero(const TileFactors *factors, int step, int half) const {
-            if (!has_zeros_) return _mm512_set1_epi8(char(zero_of_all_));
-            const int32_t *const own = factors[groups_ == 2 ? step : 0].zero + 16 * half;
-            return _mm512_mullo_epi32(_mm512_load_si512(own), _mm512_set1_epi32(0x01010101));
-        }
-
         struct Waiting {     // for the products' sums
             const float *x;  // scales of its rows
             const TileFactors *factors;
             float (*acc)[kTaskRows];
         };
 
-        const int64_t groups_;
-        const bool has_zeros_, is_table_;
-        const int32_t zero_of_all_;  // where they have the same
-        const ByteTable table_;
         Tiles tiles_;
         Waiting waiting_ = {};
         alignas(64) int32_t sums_[kTileRows16][2][16];
     };
-
-    // Rows of x to tiles.
-    class TileRows : Avx512Int8::TileRows {
-      public:
-        using Avx512Int8::TileRows::TileRows;
-
-        // A chunk of x as row j of a tile.
-        void put(const float *x, int64_t blocks, float unit, int64_t j, XTile *to) const {
-            this->quantize(x, blocks, unit, j, to, to->x[j]);
-        }
-    };
 };
 
-// Of rows of bytes.
-template <class Tiles>
-struct AmxInt8Bytes : AmxInt8<Tiles> {
+// Of rows of bytes, where `Nibbles` is the same of nibbles.
+template <class Nibbles>
+struct AmxInt8Bytes : Nibbles {
     using Strip = StripOfBytes;
 
-    struct TileKernel : AmxInt8<Tiles>::TileKernel {
-        using AmxInt8<Tiles>::TileKernel::TileKernel;
+    struct TileKernel : Nibbles::TileKernel {
+        using Nibbles::TileKernel::TileKernel;
 
         void decode(const StripOfBytes::Chunk &codes, const TileFactors *, int64_t place) {
             Avx512Int8::turn_bytes<false>(codes, 0, this->chunks_[place]);

@@ -9,12 +9,15 @@ namespace {
 
 constexpr int kTileRegisters = 8, kTileRows16 = 16, kTileRowBytes = 64;
 
-// By the instructions. A thread that lives configures all registers alike and gives them back:
-// afterwards the system saves none of them.
+// By the instructions. A thread that lives configures registers and gives them back: afterwards the
+// system saves none of them.
 struct AmxTiles {
-    class Session {
+    // All are whole but those of factors, x in registers 6 and 7 and w in 2 to 5, where a product
+    // has kColumns bytes of a row instead of 64.
+    template <int kColumns>
+    class SessionOf {
       public:
-        Session() {
+        SessionOf() {
             struct alignas(64) {
                 uint8_t palette, start_row, reserved[14];
                 uint16_t row_bytes[16];
@@ -22,15 +25,16 @@ struct AmxTiles {
             } config = {};
             config.palette = 1;
             for (int i = 0; i < kTileRegisters; ++i) {
-                config.row_bytes[i] = kTileRowBytes;
-                config.rows[i] = kTileRows16;
+                config.row_bytes[i] = i >= 6 ? kColumns : kTileRowBytes;
+                config.rows[i] = i >= 2 && i < 6 ? kColumns / 4 : kTileRows16;
             }
             asm volatile("ldtilecfg %0" : : "m"(config));
         }
-        ~Session() { asm volatile("tilerelease"); }
-        Session(const Session &) = delete;
-        Session &operator=(const Session &) = delete;
+        ~SessionOf() { asm volatile("tilerelease"); }
+        SessionOf(const SessionOf &) = delete;
+        SessionOf &operator=(const SessionOf &) = delete;
     };
+    using Session = SessionOf<kTileRowBytes>;
 
     template <int tile>
     QK_INLINE void zero() {

@@ -27,6 +27,9 @@ struct Avx2Int8 : Avx2Dots {
                  [kTile];  // small: 4 columns each, 32 of them; wide: columns 0, 2, or 1, 3 of 4
         float scale[8][kTile];    // by block; the unit of entries is in it
         int32_t minus[8][kTile];  // minus a block's sum, times the zero where all have the same
+
+        // What minima are multiplied by, where there are some.
+        float of_minima(int64_t b, int64_t j) const { return scale[b][j] * -float(minus[b][j]); }
     };
 
     class TileKernel {

@@ -20,6 +20,13 @@ struct Avx512Int8 : Avx512Dots {
         int32_t x[32][kTile];     // 4 columns each
         float scale[8][kTile];    // by block; the unit of entries is in it
         int32_t minus[8][kTile];  // minus a block's sum, times the zero where all have the same
+
+        // What minima are multiplied by, where there are some.
+        float of_minima(int64_t b, int64_t j) const { return scale[b][j] * -float(minus[b][j]); }
+        void set_block(int64_t b, int64_t j, float of_entries, int32_t minus_sum) {
+            scale[b][j] = of_entries;
+            minus[b][j] = minus_sum;
+        }
     };
 
     // Codes of 32 rows of w to bytes: dword r of vectors d, 0 and 1, gets columns 4 d .. 4 d + 3 of
@@ -233,8 +240,7 @@ struct Avx512Int8 : Avx512Dots {
             _mm512_store_si512(halves, place(bytes, order));
             _mm512_store_si512(halves + 1, place(bytes, second));
             for (int64_t b = 0; b < blocks; ++b) {
-                to->scale[b][j] = scale[b];
-                to->minus[b][j] = -zero_ * sum[b];
+                to->set_block(b, j, scale[b], -zero_ * sum[b]);
             }
         }
 
