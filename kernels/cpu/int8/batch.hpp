@@ -37,8 +37,9 @@ class Int8Batch {
         }
     }
 
-    // Strips of kTaskRows rows of w side by side, at most.
-    static constexpr int64_t kStrips = Isa::XTile::kStrips;
+    // Strips of kTaskRows rows of w side by side, at most: where there are minima, half as many
+    // take up as much of the second cache.
+    int64_t most_strips() const { return lowered_ ? max64(1, kStrips / 2) : kStrips; }
     // With rows of x from `first` up to `end`, a batch after the other.
     void run(int64_t first_strip, int64_t strips, int64_t first, int64_t end) {
         strips_ = strips;
@@ -66,6 +67,7 @@ class Int8Batch {
     // Chunks decoded side by side, and the rows of x that all of them meet in turn.
     static constexpr int64_t kChunks = Isa::XTile::kChunks, kAtOnce = Isa::XTile::kAtOnce;
     static constexpr bool kSumsInWorkspace = Isa::XTile::kSumsInWorkspace;
+    static constexpr int64_t kStrips = Isa::XTile::kStrips;
     static constexpr int64_t kTaskBlocks = kTaskRows / 8;
 
     void start(int64_t strip) {
@@ -275,8 +277,9 @@ Status run_int8_batch(const LinearArgs &args, const Launch &launch) {
         InScratch<Int8Batch<Isa>> batch(launch.scratch, args, launch.device, x, own);
         for (int64_t row = 0, end; row < args.x.rows; row = end) {
             end = row + min64(Isa::XTile::kKept, args.x.rows - row);
-            for (int64_t strip = first; strip < last; strip += batch->kStrips) {
-                batch->run(strip, min64(batch->kStrips, last - strip), row, end);
+            const int64_t most = batch->most_strips();
+            for (int64_t strip = first; strip < last; strip += most) {
+                batch->run(strip, min64(most, last - strip), row, end);
             }
         }
     });
