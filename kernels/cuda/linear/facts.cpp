@@ -200,6 +200,8 @@ Facts facts_of(const LinearArgs &args, const Device &device) {
     if (!is_dense(*w.format)) {
         f.scale_bits = w.scale.format->bits;
         add_groups(s, f.second_group, f.f32, &met);
+        const bool of_32 = s.groups_per_row == 1 || s.group_size % 32 == 0;
+        met.add(Condition::kFloatGroupsOf32, !f.lut4() || f.scale_bits < 32 || of_32);
         if (w.format->bits == 4) add_slabs(args, &f, &met);
     }
     f.met = met.bits();

@@ -81,9 +81,6 @@ constexpr int64_t split_sums(const Facts &f, const Device &d) {
 constexpr int64_t transposed_parts(const Facts &f, const Device &d) {
     return transposed_workspace(f.m, f.n, f.k, d.multiprocessors);
 }
-constexpr int64_t strips(const Facts &f, const Device &) {
-    return strip_shared(strip_parts(f.group_size, f.groups_per_row), f.lut4(), f.scale_bits);
-}
 constexpr int64_t expert_rows(const Facts &f, const Device &) {
     return plan_rows_list(f.tokens, f.slots, f.experts, f.y_columns, f.summed).end;
 }
@@ -347,14 +344,15 @@ constexpr Needs kTransposedNeeds = {
 constexpr Needs kTransposedRowsNeeds = {
     .weights = kPacked4,
     .conditions = (kTransposedNeeds.conditions & ~needs(C::kXRows4Bytes)) |
-                  needs(C::kXAligned16, C::kXRows16Bytes, C::kNestedGroupsOf64, C::kZerosAligned16),
+                  needs(C::kXAligned16, C::kXRows16Bytes, C::kNestedGroupsOf64, C::kFloatGroupsOf32,
+                        C::kZerosAligned16),
     .takes = kAnyExtra,
     .only = kTransposed,
     .most = kStripRows,
     .k_below = int64_t{1} << 30,
     .n_below = int64_t{1} << 30,
     .least_capability = 90,
-    .shared = needs_bytes::strips};
+    .shared = needs_bytes::fixed<kStripShared>};
 
 constexpr Needs kSm90GemmTransposedNeeds = {
     .weights = kPacked4,

@@ -110,6 +110,7 @@ constexpr Sentence kSentences[] = {
     {C::kGroupsOf64, "groups of %lld are not a multiple of 64"},
     {C::kGroupsOf16Or64, "groups of %lld are not a multiple of 64"},
     {C::kNestedGroupsOf64, "groups of %lld, whose scales are nested, are not a multiple of 64"},
+    {C::kFloatGroupsOf32, "groups of %lld, whose scales are f32, are not a multiple of 32"},
     {C::kGroupsOf32, "groups of %lld are not a multiple of 32"},
     {C::kGroupsOf16, "groups of %lld are not a multiple of 16"},
     {C::kGroupsOf8, "groups of %lld are not a multiple of 8"},

@@ -172,7 +172,10 @@ Status launch_rows(const StripProblem &p, const Launch &launch) {
 template <class T, Codes codes, StripScales scales>
 Status launch_scales(const StripProblem &p, int32_t parts, const Launch &launch) {
     if constexpr (scales != StripScales::kNested) {
-        if (parts == 4) return launch_rows<T, codes, scales, 4>(p, launch);
+        // Beside a table of what codes look up is no room for so many floats.
+        if constexpr (codes != Codes::kLut4 || scales != StripScales::kFloats) {
+            if (parts == 4) return launch_rows<T, codes, scales, 4>(p, launch);
+        }
         if (parts == 2) return launch_rows<T, codes, scales, 2>(p, launch);
     }
     return launch_rows<T, codes, scales, 1>(p, launch);

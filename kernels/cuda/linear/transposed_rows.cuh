@@ -40,7 +40,8 @@ struct StripKind {
 template <class S>
 struct StageMap {
     static constexpr uint32_t kCodes = kStackTiles * 512, kBoxes = kCodes + S::kX * 1024;
-    static constexpr uint32_t kScale = strip_scale_bytes(S::kParts, !S::kZeros);
+    static constexpr uint32_t kScaleBytes = kStackTiles * S::kParts * 4 * kQuadBytes<S::kScales>;
+    static constexpr uint32_t kScale = kScaleBytes < 128 ? 128 : kScaleBytes;  // a box's place
     static constexpr uint32_t kSecond = S::kNested ? kStackTiles * 64 : 0;
     static constexpr uint32_t kZero = S::kZeros ? kStackTiles * S::kParts * 8 : 0;
     static constexpr uint32_t kScales = kStripWarps * kBoxes;

@@ -42,17 +42,6 @@ constexpr StripPlan plan_strips(int64_t n, int64_t k, int32_t multiprocessors, b
     return best;
 }
 
-// Bytes of a warp's box of scales in a stage, room for f32 ones; not in groups of 16 beside a table
-// of what codes look up. `parts`: groups of a tile.
-constexpr uint32_t strip_scale_bytes(int32_t parts, bool table) {
-    return uint32_t(kStackTiles * 64 * (table && parts == 4 ? 2 : parts));
-}
-// Bytes of a block's memory.
-constexpr int64_t kStripShared = 227 * 1024;
-constexpr int64_t strip_shared(int32_t parts, bool table, int32_t scale_bits) {
-    const int64_t scales = int64_t{kStackTiles} * parts * 2 * scale_bits;
-    const int64_t missing = max64(scales - strip_scale_bytes(parts, table), 0);
-    return kStripShared + 2 * kStripWarps * missing;
-}
+constexpr int64_t kStripShared = 227 * 1024;  // bytes of a block's memory
 
 }  // namespace qk::cuda
