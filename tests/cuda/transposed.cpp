@@ -227,6 +227,10 @@ TEST(CudaTransposed, FewRowsAreWithinTheirBound) {
         {QK_FORMAT_U4_AFFINE, QK_FORMAT_E4M3, 32},
         {QK_FORMAT_NF4, QK_FORMAT_F32, 32},
         {QK_FORMAT_FP4_BNB, QK_FORMAT_BF16, 16},
+        {QK_FORMAT_U4_AFFINE, QK_FORMAT_BF16, 16},
+        {QK_FORMAT_U4_AFFINE, QK_FORMAT_F32, 32},
+        {QK_FORMAT_U4_AFFINE, QK_FORMAT_E4M3, 16},
+        {QK_FORMAT_FP4_BNB, QK_FORMAT_F16, 32},
     };
     const int64_t shapes[][2] = {{2, 16}, {18, 80}, {131, 64}, {300, 208}, {1040, 400}};
     const int64_t batches[] = {1, 3, 8, 9, 16, 12};
