@@ -8,6 +8,13 @@
 namespace qk::cuda {
 namespace {
 
+// Nibbles of bytes 0 and 2, 1 and 3 change places crosswise: a word as in a tile.
+__device__ inline uint32_t word_across(uint32_t v) {
+    uint32_t differ = (v ^ v >> 12) & 0x0000f0f0u;
+    keep(differ);  // it would be made once for each place otherwise
+    return v ^ differ ^ differ << 12;
+}
+
 template <class T>
 struct AcrossU4 : U4<T> {
     static constexpr uint32_t kTableBytes = 0;
@@ -16,8 +23,7 @@ struct AcrossU4 : U4<T> {
     static __device__ int32_t column(int32_t g) { return g / 2 * 4 + g % 2; }
 };
 
-// kWide: the table takes 64 KiB in place of 32, pair b of lane l at byte 256 b + 4 l, so prmt makes
-// an address of a word as it is.
+// kWide: the table takes 64 KiB in place of 32.
 template <class T, bool kWide>
 struct AcrossLut4 : Lut4<T> {
     static constexpr uint32_t kTableBytes = kTableWords * (kWide ? 8 : 4);
@@ -30,22 +36,13 @@ struct AcrossLut4 : Lut4<T> {
         if constexpr (!kWide) {
             Lut4<T>::prepare(w, table, false);
         } else {
-            for (uint32_t i = threadIdx.x; i < 256 * 8; i += blockDim.x) {
-                const uint32_t byte = i / 8;
-                const uint32_t pair = pack_pair(T{}, w.entries[byte & 15], w.entries[byte >> 4]);
-                reinterpret_cast<uint4 *>(table)[byte * 16 + i % 8] = {pair, pair, pair, pair};
-            }
+            fill_pair_table<T>(w, reinterpret_cast<uint4 *>(table), int(threadIdx.x),
+                               int(blockDim.x));
         }
-    }
-    // Nibbles of bytes 0 and 2, 1 and 3 change places crosswise: a word as in a tile.
-    static __device__ uint32_t word_of(uint32_t v) {
-        uint32_t differ = (v ^ v >> 12) & 0x0000f0f0u;
-        keep(differ);  // it would be made once for each place otherwise
-        return v ^ differ ^ differ << 12;
     }
     static __device__ void decode(uint32_t v, const Zeros &zero, const uint32_t *table,
                                   uint32_t (&a)[4]) {
-        const uint32_t word = word_of(v), lane = threadIdx.x % 32 * 4;
+        const uint32_t word = word_across(v), lane = threadIdx.x % 32 * 4;
         if constexpr (!kWide) {
             Lut4<T>::decode(word, zero, table, a);
         } else {

@@ -108,6 +108,18 @@ struct Lut4 {
     }
 };
 
+// The table in 64 KiB: pair b of lane l is at byte 256 b + 4 l, so one prmt makes an address of a
+// word as it is. By threads with a number below `threads` each; a barrier must follow.
+template <class T>
+__device__ void fill_pair_table(const WeightView &w, uint4 *table, int thread, int threads) {
+    constexpr int kVectors = 8;  // 32 copies of a pair
+    for (int i = thread; i < 256 * kVectors; i += threads) {
+        const int byte = i / kVectors;
+        const uint32_t pair = pack_pair(T{}, w.entries[byte & 15], w.entries[byte >> 4]);
+        table[byte * 16 + i % kVectors] = {pair, pair, pair, pair};
+    }
+}
+
 // The scales of rows r and r + 8, stored side by side as f16 or bf16.
 template <ScaleKind kind>
 __device__ float2 scale_pair_of(uint32_t both) {
@@ -164,21 +176,14 @@ struct DecodeU4 : U4<T> {
     }
 };
 
-// The table in 64 KiB: entry b of lane l is at byte 256 b + 4 l, one prmt builds the address.
+// The table in 64 KiB.
 template <class T>
 struct DecodeLut4 {
     static constexpr bool kLut4 = true;
     static constexpr uint32_t kEntryBytes = kPairTableBytes;
 
-    // By threads with a number below `threads` each; a barrier must follow.
     static __device__ void prepare(const WeightView &w, uint8_t *table, int thread, int threads) {
-        constexpr int kVectors = 8;  // of 16 bytes, 32 copies of an entry
-        for (int i = thread; i < 256 * kVectors; i += threads) {
-            const int byte = i / kVectors;
-            const uint32_t entry = pack_pair(T{}, w.entries[byte & 15], w.entries[byte >> 4]);
-            *reinterpret_cast<uint4 *>(table + byte * 256 + i % kVectors * 16) = {entry, entry,
-                                                                                  entry, entry};
-        }
+        fill_pair_table<T>(w, reinterpret_cast<uint4 *>(table), thread, threads);
     }
     static __device__ Zeros zeros(uint32_t) { return {}; }
     static __device__ void decode(uint32_t word, const Zeros &, uint32_t table,
