@@ -30,6 +30,14 @@ static constexpr Deal deal(int64_t count, int32_t parts) {
     return {int32_t(count / parts), int32_t(count % parts)};
 }
 
+// Bytes of the second scales of a block's rows of tiles, at most; 0: scales are not nested.
+static constexpr int64_t second_bytes(const Deal &row_tiles, int64_t groups_per_row,
+                                      int64_t second_group) {
+    if (second_group == 0) return 0;
+    const int64_t rows = int64_t{row_tiles.each + (row_tiles.rest > 0)} * 16;
+    return (rows * groups_per_row / second_group + 2) * 4;
+}
+
 namespace {
 
 enum class ScaleKind { kF16, kBF16, kF32, kNested };

@@ -84,21 +84,18 @@ struct Seconds {
         const uint32_t value = shared_load_4(codes + code * 4);
         return nested_scale(__uint_as_float(value), __uint_as_float(second), bias);
     }
-    template <class Problem>
-    __device__ float scale(const Problem &p, uint32_t code, int64_t row, int32_t group,
-                           float bias) const {
-        const uint32_t number = uint32_t(min64(row, p.n - 1)) * p.groups + uint32_t(group);
-        return scale(p, code, number, bias);
-    }
-    // Those of `row` and row + 8, none after `last`, whose codes are in `both`.
+    // Those of `row` and row + 8, none after `last`, which is in w, whose codes are in `both`.
     template <class Problem>
     __device__ float2 scales(const Problem &p, uint32_t both, int64_t row, int64_t last,
                              int32_t group, float bias) const {
         if (p.coded != QK_FORMAT_LUT8) {
             return coded_pair(p.coded, both, one);
         }
-        return {scale(p, both & 255, min64(row, last), group, bias),
-                scale(p, both >> 8, min64(row + 8, last), group, bias)};
+        const auto of_row = [&](uint32_t code, int64_t r) {
+            const uint32_t number = uint32_t(min64(r, last)) * p.groups + uint32_t(group);
+            return scale(p, code, number, bias);
+        };
+        return {of_row(both & 255, row), of_row(both >> 8, row + 8)};
     }
 };
 
@@ -113,13 +110,6 @@ __device__ inline void wait_for_all() {
 
 __device__ inline void wait_for_consumers() {
     asm volatile("bar.sync 1, %0;" ::"n"(kRingWarps * 32) : "memory");
-}
-
-// The host side: bytes of the second scales of a block's rows of tiles.
-inline uint32_t second_bytes(const Weight &w, const Deal &row_tiles) {
-    if (w.scale.second_group == 0) return 0;
-    const int64_t rows = int64_t(row_tiles.each + 1) * 16;
-    return uint32_t(rows * w.geometry.groups_per_row / w.scale.second_group + 2) * 4;
 }
 
 }  // namespace

@@ -305,10 +305,11 @@ template <class Map>
 FewRowsPlan plan_of(const LinearArgs &args, const Device &device) {
     const Geometry &s = args.w.geometry;
     const int32_t processors = device.multiprocessors;
+    const int64_t second_group = args.w.scale.second_group;
     const auto plan = [&](int32_t room) {
         return plan_few_rows(s.n, s.k / kFewRowsColumns, kFewRowsStep, processors, room);
     };
-    const uint32_t fixed = Map::kSums + second_bytes(args.w, plan(1).rows);
+    const int64_t fixed = Map::kSums + second_bytes(plan(1).rows, s.groups_per_row, second_group);
     return plan((device.shared_bytes - int32_t(fixed)) / int32_t(Map::kStageSums));
 }
 
@@ -318,13 +319,14 @@ Status launch_few_rows(const LinearArgs &args, const Launch &launch) {
     const FewRowsPlan plan = plan_of<Map>(args, launch.device);
     const Geometry &s = args.w.geometry;
     const uint32_t groups = uint32_t(kFewRowsColumns / min64(s.group_size, 64));  // small ones
-    const FewRowsProblem p = {tiles_problem(args),
-                              plan,
-                              second_bytes(args.w, plan.rows),
-                              groups * Map::kGroupScales,
-                              groups * 8,
-                              s.group_size == 32 ? 1u : 0u,
-                              coded_scales(args.w.scale, *launch.device.tables)};
+    const FewRowsProblem p = {
+        tiles_problem(args),
+        plan,
+        uint32_t(second_bytes(plan.rows, s.groups_per_row, args.w.scale.second_group)),
+        groups * Map::kGroupScales,
+        groups * 8,
+        s.group_size == 32 ? 1u : 0u,
+        coded_scales(args.w.scale, *launch.device.tables)};
     Shape3 shape = {dim3(uint32_t(plan.blocks), uint32_t(ceil_div(p.m, int64_t{Map::kColumns}))),
                     kRingThreads};
     shape.shared_bytes =

@@ -58,10 +58,9 @@ constexpr int64_t kFewRowsShared = 153664;
 
 static constexpr int64_t few_rows_shared(int64_t n, int64_t groups_per_row, int64_t second_group,
                                          int32_t multiprocessors) {
-    if (second_group == 0) return kFewRowsShared;
     const int64_t row_tiles = ceil_div(n, 16);
     const Deal rows = deal(row_tiles, int32_t(min64(row_tiles, multiprocessors)));
-    return kFewRowsShared + (int64_t{rows.each + 1} * 16 * groups_per_row / second_group + 2) * 4;
+    return kFewRowsShared + second_bytes(rows, groups_per_row, second_group);
 }
 
 template <Codes codes, qk_format x>

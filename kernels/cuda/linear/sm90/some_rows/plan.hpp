@@ -162,11 +162,8 @@ static constexpr SomeRowsCut cut_some_rows(const SomeRowsCase &c, int32_t multip
     cut.sizes.x_bytes = c.f32 ? 4 : 2;
     cut.sizes.x_rows = x_rows;
     const SomeRowsPlan sketch = plan_some_rows(c.n, c.k, multiprocessors, cluster, cut.sizes);
-    if (c.second_group > 0) {
-        const int64_t rows = int64_t(sketch.rows.each + (sketch.rows.rest > 0)) * 16;
-        cut.second_bytes =
-            uint32_t(round_up((rows * c.groups_per_row / c.second_group + 2) * 4, 16));
-    }
+    cut.second_bytes =
+        uint32_t(round_up(second_bytes(sketch.rows, c.groups_per_row, c.second_group), 16));
     // What the other blocks of a cluster send (linear/sm90/some_rows/output.cuh).
     const int32_t owned = int32_t(ceil_div(2 * sketch.pairs, cluster));
     cut.received_bytes = uint32_t((cluster - 1) * owned * x_rows * 64);
