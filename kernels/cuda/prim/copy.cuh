@@ -263,6 +263,16 @@ __device__ inline uint4 shared_load_matrices(uint32_t address) {
     return v;
 }
 
+// The same, turned over: it gets elements l / 4 of rows 2 (l mod 4) and 2 (l mod 4) + 1 of each.
+__device__ inline void shared_load_matrices_transposed(uint32_t address, uint32_t (&to)[4]) {
+#if __CUDA_ARCH__ >= 750
+    asm volatile("ldmatrix.sync.aligned.m8n8.x4.trans.shared.b16 {%0, %1, %2, %3}, [%4];"
+                 : "=r"(to[0]), "=r"(to[1]), "=r"(to[2]), "=r"(to[3])
+                 : "r"(address)
+                 : "memory");
+#endif
+}
+
 __device__ inline void shared_store_1(uint32_t address, uint32_t v) {
     asm volatile("st.shared.u8 [%0], %1;" ::"r"(address), "r"(v) : "memory");
 }
@@ -317,6 +327,17 @@ __device__ inline const char *row_of_lane(const void *own, int lane) {
 }
 #endif
 
+// Asked for where it is written, not where it is used. No kernel that runs writes what is there.
+__device__ inline float global_load_float(const void *from) {
+    float v;
+#if defined(QK_CUDA_SIMULATED)
+    memcpy(&v, from, 4);
+#else
+    asm volatile("ld.global.nc.f32 %0, [%1];" : "=f"(v) : "l"(from));
+#endif
+    return v;
+}
+
 // shared_load_matrices, on simulated threads too.
 __device__ inline void load_matrices(const void *row, uint32_t (&to)[4]) {
 #if defined(QK_CUDA_SIMULATED)
@@ -333,12 +354,7 @@ __device__ inline void load_matrices(const void *row, uint32_t (&to)[4]) {
 // Four 8 x 8 matrices of 16-bit elements, turned over: lane l gives the address of row l mod 8 of
 // matrix l / 8, and gets elements l / 4 of rows 2 (l mod 4) and 2 (l mod 4) + 1 of each.
 __device__ inline void load_matrices_transposed(const void *row, uint32_t (&to)[4]) {
-#if __CUDA_ARCH__ >= 750
-    asm volatile("ldmatrix.sync.aligned.m8n8.x4.trans.shared.b16 {%0, %1, %2, %3}, [%4];"
-                 : "=r"(to[0]), "=r"(to[1]), "=r"(to[2]), "=r"(to[3])
-                 : "r"(uint32_t(__cvta_generic_to_shared(row)))
-                 : "memory");
-#elif defined(QK_CUDA_SIMULATED)
+#if defined(QK_CUDA_SIMULATED)
     const int lane = int(threadIdx.x) % 32;
     for (int i = 0; i < 4; ++i) {
         uint16_t pair[2];
@@ -348,6 +364,8 @@ __device__ inline void load_matrices_transposed(const void *row, uint32_t (&to)[
         }
         to[i] = uint32_t(pair[0]) | uint32_t(pair[1]) << 16;
     }
+#else
+    shared_load_matrices_transposed(shared_address(row), to);
 #endif
 }
 

@@ -29,24 +29,26 @@ struct OwnOrder {
     // Those of `column`, a multiple of 8, and of the 7 behind it, in this order.
     static __device__ uint4 load_8(uint32_t at, uint32_t) { return shared_load_16(at); }
 };
-// Of word j of a tile's lanes, each of 4 columns, warp w of the group takes those that lanes read
-// from other banks than their neighbors: word w ^ c of columns 16 c to 16 c + 15.
+// Tiles are turned over where they are loaded (linear/transposed_codes.cuh): of a warp's 16 rows
+// row g + 8 is the column kOther further on than that of row g.
+template <int32_t kOther>
 struct TransposedOrder {
     static __device__ uint32_t column(uint32_t row) {
-        const uint32_t c = row % 8 / 2;
-        return c * 16 + (row / 16 ^ c) * 4 + row / 8 % 2 * 2 + row % 2;
+        const uint32_t g = row % 8, first = kOther == 1 ? g * 2 : g / 2 * 4 + g % 2;
+        return row / 16 * 16 + first + row / 8 % 2 * kOther;
     }
     static __device__ uint32_t row(uint32_t column) {
-        const uint32_t c = column / 16;
-        return (column / 4 % 4 ^ c) * 16 + column / 2 % 2 * 8 + c * 2 + column % 2;
+        const uint32_t c = column % 16, first = kOther == 1 ? c / 2 : c / 4 * 2 + c % 2;
+        return column / 16 * 16 + first + c / kOther % 2 * 8;
     }
     static __device__ uint32_t bytes_to(uint32_t column, uint32_t i) {
         return (row(column + i) - row(column)) * 2;
     }
-    static __device__ uint4 load_8(uint32_t at, uint32_t column) {
-        const uint32_t other = at + bytes_to(column, 4);
-        return {shared_load_4(at), shared_load_4(at + 16), shared_load_4(other),
-                shared_load_4(other + 16)};
+    static __device__ uint4 load_8(uint32_t at, uint32_t) {
+        const uint2 v = shared_load_8(at), other = shared_load_8(at + 16);
+        if constexpr (kOther == 2) return {v.x, other.x, v.y, other.y};
+        return {__byte_perm(v.x, other.x, 0x5410), __byte_perm(v.x, other.x, 0x7632),
+                __byte_perm(v.y, other.y, 0x5410), __byte_perm(v.y, other.y, 0x7632)};
     }
 };
 
@@ -66,7 +68,7 @@ struct GemmShape {
     static constexpr int N = kN, R = kR, Q = kQ, kTiles = kTiles_;  // tiles of a stage
     static constexpr bool kSmall = kSmallGroups, kListed = kOfExperts;
     static constexpr bool kTransposed = kIsTransposed<Decode>;
-    using Order = std::conditional_t<kTransposed, TransposedOrder, OwnOrder>;
+    using Order = std::conditional_t<kTransposed, TransposedOrder<Decode::kLut4 ? 1 : 2>, OwnOrder>;
     static constexpr bool kAnyScale = kSmall || kTransposed;  // its kind is known when it runs
     static constexpr int kParts = kSmall ? 4 : 1;  // of a tile, with scales and zeros of their own
     // Large, and small groups: the scale, rounded to x's type, multiplies the weights; else the
@@ -94,7 +96,7 @@ struct GemmShape {
     // ptxas waits after each product. Producers of lists and those that make scales want more.
     static constexpr int kLaunchRegisters = kConsumers == 4 ? 96 : kConsumers == 3 ? 128 : 168;
     static constexpr int producer_registers() {
-        if (kTransposed) return N == 256 ? 56 : 88;
+        if (kTransposed) return N == 256 ? 72 : 120;
         if (kConsumers == 4) return kListed || kSmall ? 64 : kBytes ? 32 : 24;
         if (kListed) return 56;
         if (kSmall) return 88;

@@ -7,6 +7,24 @@
 namespace qk::cuda {
 namespace {
 
+enum class StoredScales { kF32, kF16, kBF16, kE8M0, kE4M3, kTable };
+
+// f<scales>(), what a weight's are.
+template <class F>
+__device__ void with_stored_scales(const GemmProblem &p, const F &f) {
+    using Scales = StoredScales;
+    switch (p.w.scale_format) {
+        case QK_FORMAT_F32: return f.template operator()<Scales::kF32>();
+        case QK_FORMAT_F16: return f.template operator()<Scales::kF16>();
+        case QK_FORMAT_BF16: return f.template operator()<Scales::kBF16>();
+    }
+    switch (p.coded) {
+        case QK_FORMAT_E8M0: return f.template operator()<Scales::kE8M0>();
+        case QK_FORMAT_E4M3: return f.template operator()<Scales::kE4M3>();
+        default: return f.template operator()<Scales::kTable>();
+    }
+}
+
 template <class S>
 struct SmallGroups {
     const Shared<S> &g;
@@ -15,7 +33,7 @@ struct SmallGroups {
     static constexpr int kTiles = S::kTiles;
     static constexpr uint32_t kScales = S::kX + S::kCodes, kZeros = kScales + S::kScale;
 
-    enum class Scales { kF32, kF16, kBF16, kE8M0, kE4M3, kTable };
+    using Scales = StoredScales;
 
     // Eight scales of a row of tiles and a group as they are stored: of rows r, r + 8, r + 1, ...
     template <Scales scales>
@@ -28,16 +46,7 @@ struct SmallGroups {
     };
 
     __device__ void make(const Item &it, Turn &turn, int32_t &others) const {
-        switch (g.p.w.scale_format) {
-            case QK_FORMAT_F32: return make_parts<Scales::kF32>(it, turn, others);
-            case QK_FORMAT_F16: return make_parts<Scales::kF16>(it, turn, others);
-            case QK_FORMAT_BF16: return make_parts<Scales::kBF16>(it, turn, others);
-        }
-        switch (g.p.coded) {
-            case QK_FORMAT_E8M0: return make_parts<Scales::kE8M0>(it, turn, others);
-            case QK_FORMAT_E4M3: return make_parts<Scales::kE4M3>(it, turn, others);
-            default: return make_parts<Scales::kTable>(it, turn, others);
-        }
+        with_stored_scales(g.p, [&]<Scales scales>() { make_parts<scales>(it, turn, others); });
     }
 
     // A lane makes the eights of one group and half of a row of tiles, and of other rows of tiles

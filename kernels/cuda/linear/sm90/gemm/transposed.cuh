@@ -4,15 +4,15 @@
 //     y[64 columns, N rows of x] += transpose(w[64 rows, 64 columns]) . transpose(x[N, 64 rows])
 //
 // x is what it is in the other products. Of w a stage has the tiles of 64 rows and 64 R columns, as
-// they are in memory. A lane's operands of 16 rows, columns p and p + 8 and rows 2 q, 2 q + 1 and
-// those 8 further down, are halves of two words, of lanes (2 q, c) and (2 q + 1, c) of a tile
-// (linear/transposed.cu): both are in one line of 128 bytes. Which words a warp takes
-// (TransposedOrder) spreads its loads over all banks.
+// they are in memory. They are turned over where they are loaded (linear/transposed_codes.cuh):
+// warp i of a warpgroup has columns 16 i to 16 i + 15 of four tiles, one below the other, by one
+// instruction. Which of the 16 a lane has is TransposedOrder's to say.
 //
 // Scales and zeros belong to rows of w, which the products sum over: three warps of the producers
-// make those of four rows a pair of columns, in x's type, from scales of any kind.
+// make those of two rows a word, in x's type, from scales of any kind.
 #pragma once
 #include "cuda/linear/sm90/gemm/launch.cuh"
+#include "cuda/linear/transposed_codes.cuh"
 
 namespace qk::cuda {
 namespace {
@@ -26,10 +26,14 @@ struct TransposedGemm : Shared<S> {
     static constexpr int N = S::N, kTiles = S::kTiles, kAcc = N / 2;
     static constexpr uint32_t kScales = S::kX + S::kCodes, kTile = S::kCodes / kTiles;
     static constexpr uint32_t kRow = S::R * 512;  // bytes of a row of tiles
-    // A unit: what is made for four rows 2 q, 2 q + 8, 2 q + 1, 2 q + 9 and a group of columns.
+    // A unit: what is made for four rows 2 q, 2 q + 8, 2 q + 1, 2 q + 9 and a group of columns. An
+    // eight: the scales of two units, which are side by side in memory.
     static constexpr uint32_t kUnit = 2 * S::kPair;
-    static constexpr int kUnits = kTiles * 4 * S::R * S::kParts * 4;  // of a stage
-    static_assert(S::R % 2 == 0 && kUnits % 32 == 0 && kUnits * kUnit == S::kScale);
+    static constexpr int kEights = kTiles * 4 * S::R * S::kParts * 2;  // of a stage
+    static constexpr int kEach = (kEights + 31) / 32;                  // of a lane that makes them
+    static_assert(S::R % 2 == 0 && kEights * 2 * kUnit == S::kScale);
+    using Scales = StoredScales;
+    using Groups = SmallGroups<S>;
 
     __device__ static void prepare(const GemmProblem &p, uint8_t *shared, float *scale_codes) {
         const bool coded = p.w.scale_format == QK_FORMAT_LUT8;
@@ -61,173 +65,175 @@ struct TransposedGemm : Shared<S> {
     }
 
     __device__ void make_scales(const Item &it, Turn &turn, int32_t &others) const {
-        switch (p.w.scale_format) {
-            case QK_FORMAT_F32: return make<ScaleKind::kF32>(it, turn, others);
-            case QK_FORMAT_F16: return make<ScaleKind::kF16>(it, turn, others);
-            case QK_FORMAT_BF16: return make<ScaleKind::kBF16>(it, turn, others);
-            default: return make<ScaleKind::kNested>(it, turn, others);
-        }
+        with_stored_scales(p, [&]<Scales scales>() { make<scales>(it, turn, others); });
     }
 
-    // A warp asks for the scales of its next stages before it makes those of one: there is time for
-    // loads to come from afar.
-    template <ScaleKind kind>
-    __device__ void make(const Item &it, Turn &turn, int32_t &others) const {
-        constexpr int kEach = kUnits / 32, kAhead = S::kSmall ? 1 : N == 256 ? 2 : 3;
-        const int32_t lane = int32_t(threadIdx.x & 31);
-        Stored<kind> stored[kAhead][kEach];
-        int32_t tile = it.first, next = it.first + others * kTiles;  // to be loaded
-        const auto load = [&](Stored<kind>(&to)[kEach]) {
-#pragma unroll
-            for (int u = 0; u < kEach; ++u) to[u] = load_unit<kind>(it, next, u * 32 + lane);
-            next += S::kMakers * kTiles;
-        };
-#pragma unroll
-        for (int a = 0; a < kAhead; ++a) load(stored[a]);
-        while (true) {
-#pragma unroll
-            for (int a = 0; a < kAhead; ++a) {
-                for (; others > 0 && tile < it.last; --others, tile += kTiles) {
-                    turn.next(p.slots);
-                }
-                if (tile >= it.last) return;
-                others = S::kMakers - 1;
-                barrier_wait(empty + turn.slot * 8, turn.parity);
-                const uint32_t to = slot(turn.slot) + kScales + uint32_t(lane) * kUnit;
-#pragma unroll
-                for (int u = 0; u < kEach; ++u) {
-                    const uint4 v = unit_of(it, tile, u * 32 + lane, stored[a][u]);
-                    if constexpr (Decode::kLut4) shared_store_8(to + u * 32 * kUnit, {v.x, v.y});
-                    if constexpr (!Decode::kLut4) shared_store_16(to + u * 32 * kUnit, v);
-                }
-                barrier_arrive(full + turn.slot * 8);
-                load(stored[a]);
-                turn.next(p.slots);
-                tile += kTiles;
-            }
-        }
-    }
-
-    // Of four rows r, r + 8, r + 1, r + 9 and a group, as they are in memory.
-    template <ScaleKind kind>
-    struct Stored {
-        uint32_t scale[kind == ScaleKind::kF32 ? 4 : kind == ScaleKind::kNested ? 1 : 2], zeros;
-        float second[kind == ScaleKind::kNested ? 4 : 1];
+    // As it is in memory. Second scales of small groups, which would need too many registers, are
+    // loaded where they are used.
+    template <Scales scales>
+    static constexpr bool kSeconds = scales == Scales::kTable && !S::kSmall;
+    template <Scales scales>
+    struct Eight {
+        typename Groups::template Eight<scales> scale;
+        float second[kSeconds<scales> ? 8 : 1];
+        uint32_t zeros;
     };
 
-    // Where a unit's rows and group are, and whether the weight has them.
-    struct Unit {
-        int64_t row, at;  // at: pairs in front of it in the plane of scales
-        int32_t group;
-        bool in;
-        __device__ Unit(const GemmProblem &p, const Item &it, int32_t tile, int32_t number) {
-            const int32_t q = number % 4, part = number / 4 % S::kParts;
-            const int32_t of_tile = number / (4 * S::kParts);
-            const int32_t row_tile = tile * 4 + of_tile / S::R;
+    // What a lane makes of each stage: eights of one group, kStep rows of tiles apart.
+    struct Place {
+        static constexpr int kStep = 16 / (S::kParts * S::R);
+        int32_t row, rows, group, half;  // rows: of tiles, 0 where the weight has not the group
+
+        __device__ Place(const GemmProblem &p, const Item &it) {
+            const int32_t lane = int32_t(threadIdx.x & 31), of_tile = lane / (2 * S::kParts);
+            const int32_t part = lane / 2 % S::kParts;
             const int32_t column = it.row_tile + of_tile % S::R * 4 + part;  // of 16
-            row = int64_t(row_tile) * 16 + q * 2;
-            in = row < p.w.geometry.n && tile < it.last && column < p.row_tiles;
-            group = in ? column >> p.part_shift : 0;
-            at = in ? (row_tile * p.w.geometry.groups_per_row + group) * 8 + q * 2 : 0;
+            const bool there = column < p.row_tiles && lane < kEights;
+            row = of_tile / S::R, half = lane % 2;
+            rows = there ? int32_t((p.w.geometry.n + 15) / 16) : 0;
+            group = there ? column >> p.part_shift : 0;
         }
     };
 
-    template <ScaleKind kind>
-    __device__ Stored<kind> load_unit(const Item &it, int32_t tile, int32_t number) const {
-        const Unit unit(p, it, tile, number);
-        Stored<kind> stored = {};
-        const uint8_t *const from = p.w.scale + unit.at * kPairBytes<kind>;
-        if constexpr (kind == ScaleKind::kF32) {
-            const uint4 v = __ldg(reinterpret_cast<const uint4 *>(from));
-            stored.scale[0] = v.x, stored.scale[1] = v.y;
-            stored.scale[2] = v.z, stored.scale[3] = v.w;
-        } else if constexpr (kind == ScaleKind::kNested) {
-            stored.scale[0] = __ldg(reinterpret_cast<const uint32_t *>(from));
-            const auto *const seconds = reinterpret_cast<const float *>(p.w.second);
-            const Geometry &s = p.w.geometry;
+    // A warp makes the scales of a stage before there is room for them. Once they are stored it
+    // asks for those of its next one: there is time for loads to come from afar.
+    template <Scales scales>
+    __device__ void make(const Item &it, Turn &turn, int32_t &others) const {
+        const Place at(p, it);
+        const float one = Groups::template kWords<scales> == 2
+                              ? __ldg(reinterpret_cast<const float *>(p.w.second))
+                              : 1.0f;
+        Eight<scales> eights[kEach];
+        const auto load = [&](int32_t tile) {
 #pragma unroll
-            for (int i = 0; i < 4; ++i) {
-                const int64_t of = min64(unit.row + i / 2 + i % 2 * 8, s.n - 1);
-                const int64_t number_of = of * s.groups_per_row + unit.group;
-                stored.second[i] =
-                    __ldg(seconds + (p.second_shift < 31 ? number_of >> p.second_shift : 0));
+            for (int u = 0; u < kEach; ++u) {
+                eights[u] = load_eight<scales>(at, tile * 4 + at.row + u * Place::kStep);
             }
-        } else {
-            const uint2 v = __ldg(reinterpret_cast<const uint2 *>(from));
-            stored.scale[0] = v.x, stored.scale[1] = v.y;
-        }
-        if constexpr (!Decode::kLut4) {
-            stored.zeros = 0x8888;
-            if (p.w.zero != nullptr) {
-                stored.zeros = __ldg(reinterpret_cast<const uint16_t *>(p.w.zero + unit.at));
+        };
+        load(it.first + others * kTiles);
+        for (int32_t tile = it.first; tile < it.last; tile += kTiles, turn.next(p.slots)) {
+            if (others > 0) {
+                --others;
+                continue;
             }
+            others = S::kMakers - 1;
+            uint4 pairs[kEach];
+            uint32_t zeros[kEach];
+#pragma unroll
+            for (int u = 0; u < kEach; ++u) {
+                const int32_t row = tile * 4 + at.row + u * Place::kStep;
+                pairs[u] = pairs_of<scales>(at, row, eights[u], one);
+                zeros[u] = eights[u].zeros;
+            }
+            barrier_wait(empty + turn.slot * 8, turn.parity);
+            const uint32_t lane = threadIdx.x & 31, to = slot(turn.slot) + kScales;
+#pragma unroll
+            for (int u = 0; u < kEach; ++u) {
+                const uint32_t number = u * 32 + lane;
+                if (kEights >= 32 || number < kEights) store(to, number, pairs[u], zeros[u]);
+            }
+            barrier_arrive(full + turn.slot * 8);
+            load(tile + S::kMakers * kTiles);
         }
-        return stored;
     }
 
-    // The scales of rows r and r + 1, of those 8 further down, and what is subtracted for their
-    // zeros. Zeros past the last row, where the padding may be a NaN.
-    template <ScaleKind kind>
-    __device__ uint4 unit_of(const Item &it, int32_t tile, int32_t number,
-                             const Stored<kind> &stored) const {
-        const Unit unit(p, it, tile, number);
-        float scale[4];
-        if constexpr (kind == ScaleKind::kF32) {
+    template <Scales scales>
+    __device__ Eight<scales> load_eight(const Place &at, int32_t row) const {
+        Eight<scales> eight = {};
+        const bool there = row < at.rows;
+        const int64_t of_row = p.w.geometry.groups_per_row;
+        const int64_t number = (row * of_row + at.group) * 2 + at.half;
+        constexpr int kWord = Groups::template kWords<scales>;
+        const auto *const from = reinterpret_cast<const uint32_t *>(p.w.scale);
+        eight.scale = Groups::template load_eight<scales>(from + number * kWord, there);
+        if constexpr (kSeconds<scales>) {
+            const int64_t last = p.w.geometry.n - 1;
 #pragma unroll
-            for (int i = 0; i < 4; ++i) scale[i] = __uint_as_float(stored.scale[i]);
-        } else if constexpr (kind == ScaleKind::kNested) {
-#pragma unroll
-            for (int i = 0; i < 4; ++i) {
-                scale[i] = nested_scale(scale_codes[stored.scale[0] >> 8 * i & 255],
-                                        stored.second[i], second_bias);
+            for (int i = 0; i < 8; ++i) {
+                const int64_t r = min64(int64_t(row) * 16 + at.half * 4 + i / 2 + i % 2 * 8, last);
+                const int64_t of = r * of_row + at.group;
+                eight.second[i] = __ldg(reinterpret_cast<const float *>(p.w.second) +
+                                        (p.second_shift < 31 ? of >> p.second_shift : 0));
             }
-        } else {
-            const float2 low = scale_pair_of<kind>(stored.scale[0]);
-            const float2 high = scale_pair_of<kind>(stored.scale[1]);
-            scale[0] = low.x, scale[1] = low.y, scale[2] = high.x, scale[3] = high.y;
         }
-#pragma unroll
-        for (int i = 0; i < 4; ++i) {
-            if (!unit.in || unit.row + i / 2 + i % 2 * 8 >= p.w.geometry.n) scale[i] = 0;
-        }
-        Zeros z = {};
         if constexpr (!Decode::kLut4) {
-            z = U4<T>::zeros_of((stored.zeros & 0xff) | (stored.zeros & 0xff00) << 8);
+            eight.zeros = 0x88888888u;
+            if (p.w.zero != nullptr && there) {
+                eight.zeros = __ldg(reinterpret_cast<const uint32_t *>(p.w.zero) + number);
+            }
         }
-        return {pack_pair(T{}, scale[0], scale[2]), pack_pair(T{}, scale[1], scale[3]), z.low,
-                z.high};
+        return eight;
+    }
+
+    // In x's type: of rows r and r + 1 of a unit, of those 8 further down, and the same of the
+    // next. Zeros past the last row, where the padding may be a NaN.
+    template <Scales scales>
+    __device__ uint4 pairs_of(const Place &at, int32_t row, const Eight<scales> &eight,
+                              float one) const {
+        uint4 v;
+        if constexpr (kSeconds<scales>) {
+            const auto pair = [&](int i) {
+                const uint32_t both = eight.scale.word[i / 2] >> i % 2 * 16;
+                return pack_pair(
+                    T{}, nested_scale(scale_codes[both & 255], eight.second[2 * i], second_bias),
+                    nested_scale(scale_codes[both >> 8 & 255], eight.second[2 * i + 1],
+                                 second_bias));
+            };
+            v = {pair(0), pair(1), pair(2), pair(3)};
+        } else {
+            v = Groups{*this}.template pairs_of<scales>(row, at.group, eight.scale, one);
+        }
+        const int64_t left = row < at.rows ? p.w.geometry.n - int64_t(row) * 16 : 0;
+        if (left < 16) {
+            const auto there = [&](uint32_t pair, int i) {
+                const int32_t r = at.half * 4 + i;
+                return pair & ((r < left ? 0xffffu : 0u) | (r + 8 < left ? 0xffff0000u : 0u));
+            };
+            v = {there(v.x, 0), there(v.y, 1), there(v.z, 2), there(v.w, 3)};
+        }
+        return {__byte_perm(v.x, v.y, 0x5410), __byte_perm(v.x, v.y, 0x7632),
+                __byte_perm(v.z, v.w, 0x5410), __byte_perm(v.z, v.w, 0x7632)};
+    }
+
+    // Eight number `number` of a stage; with what is subtracted for zeros.
+    __device__ static void store(uint32_t to, uint32_t number, const uint4 &v, uint32_t zeros) {
+        if constexpr (Decode::kLut4) {
+            shared_store_16(to + number * 2 * kUnit, v);
+        } else {
+            const Zeros z = U4<T>::zeros_of(__byte_perm(zeros, 0, 0x4140));
+            const Zeros next = U4<T>::zeros_of(__byte_perm(zeros, 0, 0x4342));
+            shared_store_16(to + number * 2 * kUnit, {v.x, v.y, z.low, z.high});
+            shared_store_16(to + number * 2 * kUnit + kUnit, {v.z, v.w, next.low, next.high});
+        }
     }
 
     // ---- consumers
 
-    // What a lane adds to a slot to find its codes, of two rows, and its units.
+    // What a lane adds to a slot to find its row of matrices of codes, and its units.
     struct Places {
-        uint32_t even, odd, units;
+        uint32_t codes, units;
 
         __device__ Places(const TransposedGemm &, int32_t) {
-            const uint32_t lane = threadIdx.x & 31, q = lane & 3, c = lane >> 3;
+            const uint32_t lane = threadIdx.x & 31, r = lane & 7, row = lane >> 3;
             const uint32_t warp = threadIdx.x >> 5 & 3, group = threadIdx.x >> 7;
-            const uint32_t line = group * 4 + q;  // of 128 bytes
-            even = S::kX + line * 128 + (c ^ (line & 7)) * 16 + (warp ^ c) * 4;
-            odd = even ^ 64;
-            const uint32_t part = S::kParts == 1 ? 0 : c;
-            units = kScales + ((group * S::kParts + part) * 4 + q) * kUnit;
+            const uint32_t line = group * 4 + r / 2;  // of 128 bytes
+            codes = S::kX + row * kRow + line * 128 + ((r % 2 * 4 + warp) ^ (line & 7)) * 16;
+            const uint32_t part = S::kParts == 1 ? 0 : warp;
+            units = kScales + ((group * S::kParts + part) * 4 + (lane & 3)) * kUnit;
         }
     };
 
     struct Raw {  // a lane's share of a tile of 64 rows as it is stored: of 16 rows each
-        uint32_t words[4][2], scale[4][2];
+        uint32_t words[4], scale[4][2];
         Zeros zero[Decode::kLut4 ? 1 : 4];
     };
 
     __device__ void read(const Places &at, uint32_t slot_at, int32_t, int t, Raw &raw) const {
         const uint32_t stage = slot(slot_at);
         constexpr uint32_t kOfTile = S::kScale / kTiles;
+        shared_load_matrices_transposed(stage + at.codes + t * kTile, raw.words);
 #pragma unroll
         for (int j = 0; j < 4; ++j) {
-            const uint32_t row = t * kTile + j * kRow;
-            raw.words[j][0] = shared_load_4(stage + at.even + row);
-            raw.words[j][1] = shared_load_4(stage + at.odd + row);
             const uint32_t unit = stage + at.units + t * kOfTile + j * (kOfTile / 4);
             if constexpr (Decode::kLut4) {
                 const uint2 v = shared_load_8(unit);
@@ -240,22 +246,14 @@ struct TransposedGemm : Shared<S> {
         }
     }
 
-    // Codes of columns p and p + 8 as a word like any other (tile/decode.cuh).
-    __device__ static uint32_t word_of(const uint32_t (&rows)[2], bool odd) {
-        if constexpr (Decode::kLut4) {
-            const uint32_t shift = odd ? 4 : 0;
-            return (rows[0] >> shift & 0x0f0f0f0fu) | (rows[1] << (4 - shift) & 0xf0f0f0f0u);
-        }
-        return __byte_perm(rows[0], rows[1], odd ? 0x7632 : 0x5410);
-    }
-
+    // Pairs of rows: of a column as they are, 8 further down, then of the other column.
     __device__ void decode(const Raw &raw, uint32_t (&a)[4][4], float (&)[2]) const {
-        const bool odd = threadIdx.x & 4;
 #pragma unroll
         for (int j = 0; j < 4; ++j) {
             const Zeros &zero = raw.zero[Decode::kLut4 ? 0 : j];
-            uint32_t c[4];
-            Decode::decode(word_of(raw.words[j], odd), zero, table, (threadIdx.x & 31) * 4, c);
+            uint32_t word = raw.words[j], c[4];
+            if constexpr (Decode::kLut4) word = word_across(word);
+            Decode::decode(word, zero, table, (threadIdx.x & 31) * 4, c);
             scale_step<T>(c, raw.scale[j]);
             a[j][0] = c[0], a[j][1] = c[2], a[j][2] = c[1], a[j][3] = c[3];
         }
