@@ -345,7 +345,7 @@ constexpr Needs kTransposedRowsNeeds = {
     .weights = kPacked4,
     .conditions = (kTransposedNeeds.conditions & ~needs(C::kXRows4Bytes)) |
                   needs(C::kXAligned16, C::kXRows16Bytes, C::kNestedGroupsOf64, C::kFloatGroupsOf32,
-                        C::kZerosAligned16),
+                        C::kZerosAligned16, C::kScaleCodeAligned4, C::kScaleBiasAligned4),
     .takes = kAnyExtra,
     .only = kTransposed,
     .most = kStripRows,

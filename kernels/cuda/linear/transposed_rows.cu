@@ -114,12 +114,14 @@ __global__ void __launch_bounds__(kThreads, 1)
     Work work(p, room, warp, cluster, rank);
     if (p.plan.cut > 1) cluster_arrive_relaxed();
     wait_for_previous_kernel();
-    float code = 0, one = 0;  // asked for ahead of the copies, behind which they would wait for all
+    // Asked for ahead of the copies, behind which they would wait for all. Single bytes, which
+    // would have to be put together here, would delay the copies.
+    float code = 0, one = 0;
     constexpr bool kCoded = S::kNested || S::kScales == StripScales::kCodes;
     if constexpr (kCoded) {
-        code = load_as<float>(p.w.code, threadIdx.x % 256);
-        if constexpr (!S::kNested) one = load_as<float>(p.w.second, 0);
-        work.scale_bias = load_as<float>(p.w.bias, 0);
+        code = global_load_float(p.w.code + threadIdx.x % 256 * 4);
+        if constexpr (!S::kNested) one = global_load_float(p.w.second);
+        work.scale_bias = global_load_float(p.w.bias);
     }
     work.issue(0);
     work.settle();
@@ -207,7 +209,10 @@ Status run(const LinearArgs &args, const Launch &launch) {
     const Geometry &s = args.w.geometry;
     const int32_t parts = strip_parts(s.group_size, s.groups_per_row);
     StripProblem p = {};
-    static_cast<TransposedView &>(p) = transposed_view(args);
+    const TransposedView view = transposed_view(args);
+    static_cast<LinearView &>(p) = view;
+    p.row_tiles = view.row_tiles, p.group_shift = view.group_shift;
+    p.second_shift = view.second_shift;
     p.plan = plan_strips(s.n, s.k, launch.device.multiprocessors, kClusters);
     const int32_t scale_bytes = args.w.scale.format->bits / 8;
     p.box_bytes = uint32_t(kStackTiles * (512 + parts * 16 * scale_bytes) + p.m * 128);

@@ -9,10 +9,13 @@
 namespace qk::cuda {
 namespace {
 
-struct StripProblem : TransposedView {
+struct StripProblem : LinearView {
     // Boxes of a stack: its tiles, all of x that meets them, and the scales of its groups.
     CUtensorMap code_map, x_map, scale_map;
-    uint32_t box_bytes;  // of the three
+    // What the first copies are told, in one line of constants, for lines come one by one. As in a
+    // TransposedView, and the bytes of the three boxes.
+    int32_t row_tiles, group_shift, second_shift;
+    uint32_t box_bytes;
     StripPlan plan;
 };
 
@@ -293,22 +296,26 @@ struct StripWarp {
     }
 
     __device__ void add_stack(const uint8_t *stage, int32_t rows, Acc &sum) const {
-        make_quads(stage, rows);
-        const uint8_t *const quads = room.made + taken;
-#pragma unroll
-        for (int half = 0; half < kStackTiles / 2; ++half) {
-            uint32_t b[kX][4];
+        uint32_t b[kX][4], words[4];
+        const auto load_x = [&](int half) {
 #pragma unroll
             for (int block = 0; block < kX; ++block) {
                 load_matrices(stage + block * 1024 + (x_place ^ half * 64), b[block]);
             }
+        };
+        const auto load_codes = [&](int t) {
+            load_matrices_transposed(stage + t * 512 + (place ^ t % 2 * 64), words);
+        };
+        constexpr bool kEarly = !kZeros;  // those of the first tile
+        if constexpr (kEarly) load_x(0), load_codes(0);
+        make_quads(stage, rows);
+        const uint8_t *const quads = room.made + taken;
 #pragma unroll
-            for (int odd = 0; odd < 2; ++odd) {
-                const int t = half * 2 + odd;
-                uint32_t words[4];
-                load_matrices_transposed(stage + t * 512 + (place ^ odd * 64), words);
-                add_columns(words, quads + t * kParts * 4 * Map::kQuad, b, odd, sum);
-            }
+        for (int t = 0; t < kStackTiles; ++t) {
+            const bool there = kEarly && t == 0;
+            if (t % 2 == 0 && !there) load_x(t / 2);
+            if (!there) load_codes(t);
+            add_columns(words, quads + t * kParts * 4 * Map::kQuad, b, t % 2, sum);
         }
     }
 
