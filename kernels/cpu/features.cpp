@@ -7,6 +7,7 @@
 #endif
 
 #include "base/os.hpp"
+#include "cpu/traits.hpp"
 
 namespace qk::cpu {
 namespace {
@@ -41,6 +42,12 @@ uint32_t detect() {
     if (__get_cpuid_count(7, 1, &a, &b, &c, &d) && has(a, 1u << 5)) found |= kAvx512Bf16;
     return found;
 }
+
+uint32_t detect_traits() {
+    uint32_t a, b, c, d;
+    if (!__get_cpuid(0, &a, &b, &c, &d) || b != signature_INTEL_ebx) return 0;
+    return kPagedStreams;
+}
 #elif defined(QK_CPU_ARM)
 uint32_t detect() {
     const os::ArmExtensions has = os::arm_extensions();
@@ -67,6 +74,8 @@ uint32_t detect() { return 0; }
 std::atomic<uint32_t> g_features;
 enum Answer { kNotAsked, kYes, kNo };
 std::atomic<int> g_tiles;
+std::atomic<uint32_t> g_traits;
+constexpr uint32_t kTraitsAsked = 1u << 31;
 
 struct Extension {
     uint32_t set, of;
@@ -84,6 +93,18 @@ uint32_t features() {
     if (found == 0) {  // CPUID is slow, and traps in a virtual machine
         found = detect() | QK_ISA_GENERIC;
         g_features.store(found, std::memory_order_relaxed);
+    }
+    return found;
+}
+
+uint32_t traits() {
+    uint32_t found = g_traits.load(std::memory_order_relaxed);
+    if (found == 0) {
+        found = kTraitsAsked;
+#if defined(QK_CPU_X86)
+        found |= detect_traits();
+#endif
+        g_traits.store(found, std::memory_order_relaxed);
     }
     return found;
 }

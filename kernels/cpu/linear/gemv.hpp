@@ -15,6 +15,7 @@
 #include "cpu/kernels.hpp"
 #include "cpu/linear/minima.hpp"
 #include "cpu/shared/row_blocks.hpp"
+#include "cpu/traits.hpp"
 
 namespace qk::cpu {
 namespace {
@@ -57,7 +58,7 @@ constexpr int64_t kNear = 1024;
 
 // Rows go kRowsTogether at a time, step by step: their sums are independent, and a processor's
 // window is shorter than the chain of eight additions of one row.
-template <class Isa, int kSteps, int kRows, int kCount, class Codes>
+template <class Isa, int kSteps, int kRows, int kCount, bool paged, class Codes>
 QK_INLINE inline void add_rows(const Chunk &chunk, int first_row, const Codes &codes,
                                SumsOf<Isa, kCount> &sums) {
     Words<Isa> words[kRows];
@@ -65,11 +66,15 @@ QK_INLINE inline void add_rows(const Chunk &chunk, int first_row, const Codes &c
     QK_UNROLL
     for (int i = 0; i < kRows; ++i) {
         const uint8_t *const row = chunk.codes + 64 * (first_row + i);
-        prefetch_stream(row + kAhead);
-        if (loads_bytes<Isa>) prefetch(row + kNear);
+        if (!paged) prefetch_stream(row + kAhead);
+        if (!paged && loads_bytes<Isa>) prefetch(row + kNear);
         if (!loads_bytes<Isa>) words[i] = Isa::load_words(row);
     }
     const auto add = [&]<int step>() QK_INLINE {
+        if (paged && step % (8 / kRows) == 0) {
+            fetch_line<paged, kAhead>(chunk.codes + 64 * (first_row + step * kRows / 8));
+        }
+        if (first_row == 0 && step == 7) fetch_page<paged>(chunk.codes + kAhead);
         Lanes<Isa> x[kCount];
         QK_UNROLL
         for (int j = 0; j < kCount; ++j) x[j] = Isa::load_f32(chunk.x[j] + 64 * step);
@@ -91,7 +96,7 @@ QK_INLINE inline void add_rows(const Chunk &chunk, int first_row, const Codes &c
     for_each_step(add);
 }
 
-template <class Isa, int kSteps, int kCount, class Codes>
+template <class Isa, int kSteps, int kCount, bool paged, class Codes>
 QK_INLINE inline void add_chunk(const Chunk &chunk, const Codes &codes, SumsOf<Isa, kCount> &sums) {
     constexpr int kRows = Isa::kRowsTogether > kCount ? Isa::kRowsTogether / kCount : 1;
     if (Isa::kRowsTogether == 1) {  // the sums are in memory anyway
@@ -108,14 +113,14 @@ QK_INLINE inline void add_chunk(const Chunk &chunk, const Codes &codes, SumsOf<I
                 }
                 Isa::template add_products<kSteps, kCount>(codes.planes(), from, scales, x, sum);
             } else {
-                add_rows<Isa, kSteps, 1, kCount>(chunk, row, codes, sums);
+                add_rows<Isa, kSteps, 1, kCount, paged>(chunk, row, codes, sums);
             }
         }
         return;
     }
     QK_UNROLL
     for (int row = 0; row < 8; row += kRows) {
-        add_rows<Isa, kSteps, kRows, kCount>(chunk, row, codes, sums);
+        add_rows<Isa, kSteps, kRows, kCount, paged>(chunk, row, codes, sums);
     }
 }
 
@@ -208,7 +213,8 @@ class RowBlocks {
     RowBlocks(const LinearArgs &args, const Device &device)
         : args_(args), s_(geometry_of_blocks(args.w.geometry)), x_(args.x), scales_(args.w, device),
           minima_(args.w, args.w.minimum, device), codes_(args.w), blocks_(args.w),
-          first_(panel_from(s_, 0, blocks_.most())) {}
+          first_(panel_from(s_, 0, blocks_.most())),
+          paged_(loads_bytes<Isa> && (traits() & kPagedStreams) != 0) {}
 
     void run(int64_t row_block) {
         sum_panels<Isa>(args_, s_, first_, row_block,
@@ -258,13 +264,18 @@ class RowBlocks {
     template <int kCount, class... Args>
     QK_INLINE void run_steps(int64_t steps, const Args &...args) const {
         switch (steps) {
-            case 1: return run_chunks<1, kCount>(args...);
-            case 2: return run_chunks<2, kCount>(args...);
-            case 4: return run_chunks<4, kCount>(args...);
-            default: return run_chunks<8, kCount>(args...);
+            case 1: return run_as<1, kCount>(args...);
+            case 2: return run_as<2, kCount>(args...);
+            case 4: return run_as<4, kCount>(args...);
+            default: return run_as<8, kCount>(args...);
         }
     }
-    template <int kSteps, int kCount>
+    template <int kSteps, int kCount, class... Args>
+    QK_INLINE void run_as(const Args &...args) const {
+        paged_ ? run_chunks<kSteps, kCount, loads_bytes<Isa>>(args...)
+               : run_chunks<kSteps, kCount, false>(args...);
+    }
+    template <int kSteps, int kCount, bool paged>
     QK_NOINLINE void run_chunks(const uint8_t *codes, const char *scales, const uint8_t *zeros,
                                 const char *x, const char *second, int64_t left, int64_t full,
                                 Sums<Isa> *total) const {
@@ -274,7 +285,7 @@ class RowBlocks {
         for (int j = 0; j < kCount; ++j) sums[j] = total[j];
         Chunk at = {codes, scales, zeros, {x, second}};
         for (int64_t i = 0; i < full; ++i) {
-            add_chunk<Isa, kSteps, kCount>(at, codes_, sums);
+            add_chunk<Isa, kSteps, kCount, paged>(at, codes_, sums);
             prefetch_lines(at.scales, groups * 32, groups * 1024);
             at.codes += 512;
             for (const char *&of_row : at.x) of_row += 512;
@@ -295,6 +306,7 @@ class RowBlocks {
     Codes codes_;
     CodesOfBlocks<Isa> blocks_;
     const Panel first_;
+    const bool paged_;
 };
 
 }  // namespace

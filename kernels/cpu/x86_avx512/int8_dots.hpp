@@ -2,6 +2,7 @@
 #pragma once
 #include "cpu/int8/x.hpp"
 #include "cpu/int8/ymm.hpp"
+#include "cpu/traits.hpp"
 #include "cpu/x86_avx512/group_scales.hpp"
 #include "cpu/x86_avx512/isa.hpp"
 
@@ -272,9 +273,16 @@ struct Avx512Dots : Avx512Int8X {
     template <int kBlocks, bool table>
     class ChunkDots {
       public:
-        explicit ChunkDots(const Int8Entries &entries) : table_(entries, table) {}
+        explicit ChunkDots(const Int8Entries &entries)
+            : table_(entries, table), paged_((traits() & kPagedStreams) != 0) {}
 
         QK_INLINE void run(const uint8_t *codes, const XChunk &x, Sums8 (&to)[kBlocks]) const {
+            paged_ ? run_as<true>(codes, x, to) : run_as<false>(codes, x, to);
+        }
+
+      private:
+        template <bool paged>
+        QK_INLINE void run_as(const uint8_t *codes, const XChunk &x, Sums8 (&to)[kBlocks]) const {
             __m512i low = _mm512_loadu_si512(x.low), high = _mm512_loadu_si512(x.high);
             __m512i start = _mm512_setzero_si512(), other = start;
             if (table)
@@ -282,7 +290,8 @@ struct Avx512Dots : Avx512Int8X {
             asm volatile("" : "+v"(low), "+v"(high), "+v"(start), "+v"(other));
             __m512i d[8], e[8];
             _Pragma("GCC unroll 8") for (int row = 0; row < 8; ++row) {
-                prefetch_stream(codes + 64 * row + kInt8Ahead);
+                fetch_line<paged, kInt8Ahead<paged>>(codes + 64 * row);
+                if (row == 7) fetch_page<paged>(codes + kInt8Ahead<paged>);
                 __m512i words = load_words(codes + 64 * row).v;
                 if (kBlocks > 1) words = group_bytes<kBlocks>(words);
                 d[row] = start;
@@ -299,13 +308,14 @@ struct Avx512Dots : Avx512Int8X {
             }
         }
 
-      private:
         QK_INLINE __m512i entry(__m512i codes) const {
             return table ? table_.look_up(codes) : _mm512_and_si512(codes, _mm512_set1_epi8(15));
         }
 
-        static constexpr int64_t kInt8Ahead = 8192;  // bytes fetched ahead of use
+        template <bool paged>
+        static constexpr int64_t kInt8Ahead = paged ? 12288 : 8192;  // bytes fetched ahead of use
         ByteTable table_;
+        const bool paged_;
     };
 };
 

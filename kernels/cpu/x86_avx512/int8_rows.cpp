@@ -87,7 +87,13 @@ class S8Rows8 : Rows8 {
                 // One run is all of a row for every row of x.
                 if (i == 0 || s.k > kRun) load(run);
                 const XColumns *const x = x_ + i * chunks_ + first / 128;
-                sums = lowered_ ? add<true>(run, x, sums) : add<false>(run, x, sums);
+                if (paged_) {
+                    sums =
+                        lowered_ ? add<true, true>(run, x, sums) : add<false, true>(run, x, sums);
+                } else {
+                    sums =
+                        lowered_ ? add<true, false>(run, x, sums) : add<false, false>(run, x, sums);
+                }
             }
             float y[8];
             Dots::store_floats8(y, lowered_ ? Dots::subtract8(sums.acc, sums.low) : sums.acc);
@@ -105,17 +111,18 @@ class S8Rows8 : Rows8 {
         if (lowered_) minima_.load(run.row, run.first, run.last);
     }
 
-    template <bool lowered>
+    template <bool lowered, bool paged>
     QK_NOINLINE Sums add(const Run &run, const XColumns *x, Sums sums) const {
         const int64_t size = args_.w.geometry.group_size;
         const uint8_t *codes = codes_at(run.row, run.first);
         const uint8_t *ahead = codes_ahead(run);
         const int64_t groups = ceil_div(run.last, size) - run.group;
         int64_t group = 0, next = (run.group + 1) * size;
-        for (int64_t at = run.first; at < run.last; at += 128, codes += 128, ahead += 768, ++x) {
+        constexpr int64_t kStep = paged ? 1024 : 768;
+        for (int64_t at = run.first; at < run.last; at += 128, codes += 128, ahead += kStep, ++x) {
             if (kBlocks == 1 && at >= next) ++group, next += size;
             Dots::Sums8 dots[kBlocks];
-            multiply(codes, ahead, run.last - at, *x, dots);
+            multiply<paged>(codes, ahead, run.last - at, *x, dots);
             __m256 scale[kBlocks], minimum[kBlocks];
             load_groups(groups_.scale, group, scale);
             if (lowered) load_groups(minima_.scale, group, minimum);
@@ -132,6 +139,7 @@ class S8Rows8 : Rows8 {
     }
 
     // 128 columns of 8 rows, of which `count` are there.
+    template <bool paged>
     QK_INLINE void multiply(const uint8_t *codes, const uint8_t *ahead, int64_t count,
                             const XColumns &x, Dots::Sums8 (&to)[kBlocks]) const {
         const __mmask64 low = count >= 64 ? ~__mmask64(0) : (__mmask64(1) << count) - 1;
@@ -143,8 +151,16 @@ class S8Rows8 : Rows8 {
         QK_UNROLL
         for (int i = 0; i < 8; ++i) {
             const uint8_t *const row = codes + i * stride_;
-            if (i < 6) prefetch(ahead + 128 * i);
-            if (i < 6) prefetch(ahead + 128 * i + 64);
+            if (paged) {
+                prefetch_stream(ahead + 128 * i);
+                prefetch_stream(ahead + 128 * i + 64);
+                prefetch(row + 256);
+                prefetch(row + 320);
+                if (i % 4 == 3) fetch_page<paged>(ahead + 128 * (i - 3));
+            } else if (i < 6) {
+                prefetch(ahead + 128 * i);
+                prefetch(ahead + 128 * i + 64);
+            }
             d[i] = e[i] = _mm512_setzero_si512();
             const __m512i first = _mm512_maskz_loadu_epi8(low, row);
             const __m512i second = _mm512_maskz_loadu_epi8(high, row + 64);

@@ -70,7 +70,8 @@ class GroupRowBlocks {
 
     GroupRowBlocks(const LinearArgs &args, const Device &device, const RowsOfBlocks<X> &x)
         : args_(args), x_(x), scales_(args.w, device), minima_(args, device), blocks_(args.w),
-          first_(panel_from(args.w.geometry, 0, blocks_.most())), entries_(byte_entries(args.w)) {
+          first_(panel_from(args.w.geometry, 0, blocks_.most())), entries_(byte_entries(args.w)),
+          paged_((traits() & kPagedStreams) != 0) {
         for (int32_t zero = 0; zero < 16; ++zero) minus_zero_[zero] = minus_zero_halves(zero);
     }
 
@@ -96,10 +97,13 @@ class GroupRowBlocks {
         const uint8_t *const codes = blocks_.load(row_block, panel.first, panel.last);
         const uint8_t *const zeros = blocks_.zeros(row_block, panel.group, panel.groups);
         for (int64_t j = 0; j < args_.x.rows; ++j) {
-            run_chunks(panel, codes, scales, zeros, x_.of(j, panel), sums[j]);
+            const X *const x = x_.of(j, panel);
+            paged_ ? run_chunks<true>(panel, codes, scales, zeros, x, sums[j])
+                   : run_chunks<false>(panel, codes, scales, zeros, x, sums[j]);
         }
     }
 
+    template <bool paged>
     QK_NOINLINE void run_chunks(const Panel &panel, const uint8_t *codes, const char *scales,
                                 const uint8_t *zeros, const X *x, Sums<Avx512> &total) const {
         const int64_t scale_bytes = kGroups * scales_.group_bytes();
@@ -114,7 +118,7 @@ class GroupRowBlocks {
                 prepare_last(lanes, scales, i * kGroups, zeros, groups, x->unit, &factors);
             }
             asm volatile("" : "+m"(factors));  // broadcast where it is used, not by shuffles
-            add_chunk_of(codes, *x, factors, sums);
+            add_chunk_of<paged>(codes, *x, factors, sums);
             scales += scale_bytes;
             prefetch_lines(scales, scale_bytes, 32 * scale_bytes);
             if (kind == CodeKind::kZeros) {
@@ -161,6 +165,7 @@ class GroupRowBlocks {
         }
     }
 
+    template <bool paged>
     QK_INLINE void add_chunk_of(const uint8_t *codes, const X &x, const Factors &factors,
                                 Sums<Avx512> &sums) const {
         __m512i low[3], high[3];
@@ -178,7 +183,8 @@ class GroupRowBlocks {
             __m512i even[kTogether], odd[kTogether], start[kTogether], dot[kTogether];
             QK_UNROLL
             for (int i = 0; i < kTogether; ++i) {
-                prefetch_stream(codes + 64 * (row + i) + kAhead);
+                fetch_line<paged, kAhead>(codes + 64 * (row + i));
+                if (row + i == 7) fetch_page<paged>(codes + kAhead);
                 even[i] =
                     _mm512_permutexvar_epi8(bytes, Avx512::load_words(codes + 64 * (row + i)).v);
             }
@@ -219,6 +225,7 @@ class GroupRowBlocks {
     CodesOfBlocks<Avx512> blocks_;
     const Panel first_;
     const __m512i entries_;
+    const bool paged_;
     alignas(64) uint32_t minus_zero_[16];
 };
 

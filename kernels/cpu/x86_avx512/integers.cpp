@@ -21,7 +21,8 @@ class ByteRowBlocks {
     ByteRowBlocks(const LinearArgs &args, const Device &device, const RowsOfBlocks<X> &x)
         : args_(args), x_(x), scales_(args.w, device), blocks_(args.w),
           halves_(blocks_.in_place() && args.w.scale.format->id == QK_FORMAT_F16),
-          first_(panel_from(args.w.geometry, 0, blocks_.most())) {
+          first_(panel_from(args.w.geometry, 0, blocks_.most())),
+          paged_((traits() & kPagedStreams) != 0) {
         for (int32_t zero = 0; zero < 16; ++zero) minus_zero_[zero] = minus_zero_halves(zero);
     }
 
@@ -45,10 +46,13 @@ class ByteRowBlocks {
         const uint8_t *codes = blocks_.load(row_block, panel.first, panel.last);
         const uint8_t *zeros = blocks_.zeros(row_block, panel.group, panel.groups);
         for (int64_t j = 0; j < args_.x.rows; ++j) {
-            run_chunks(panel, codes, scales, zeros, x_.of(j, panel), sums[j]);
+            const X *const x = x_.of(j, panel);
+            paged_ ? run_chunks<true>(panel, codes, scales, zeros, x, sums[j])
+                   : run_chunks<false>(panel, codes, scales, zeros, x, sums[j]);
         }
     }
 
+    template <bool paged>
     QK_NOINLINE void run_chunks(const Panel &panel, const uint8_t *codes, const char *scales,
                                 const uint8_t *zeros, const X *x, Sums<Avx512> &total) const {
         const Geometry &s = args_.w.geometry;
@@ -71,7 +75,7 @@ class ByteRowBlocks {
             _mm256_store_si256(reinterpret_cast<__m256i *>(factors.minus_zero),
                                _mm512_castsi512_si256(factor));
             asm volatile("" : "+m"(factors));  // broadcast where it is used, not by shuffles
-            add_chunk_of(codes, *x, factors, sums);
+            add_chunk_of<paged>(codes, *x, factors, sums);
             left -= kBlock;
             if (left > 0) continue;
             left = s.group_size;
@@ -88,6 +92,7 @@ class ByteRowBlocks {
         return _mm256_cvtph_ps(_mm_loadu_si128(reinterpret_cast<const __m128i *>(from)));
     }
 
+    template <bool paged>
     QK_INLINE static void add_chunk_of(const uint8_t *codes, const XBytes &x,
                                        const Factors &factors, Sums<Avx512> &sums) {
         __m512i low[3], high[3];
@@ -99,7 +104,8 @@ class ByteRowBlocks {
         const __m512i nibble = _mm512_set1_epi8(15);
         QK_UNROLL
         for (int row = 0; row < 8; ++row) {
-            prefetch_stream(codes + 64 * row + kAhead);
+            fetch_line<paged, kAhead>(codes + 64 * row);
+            if (row == 7) fetch_page<paged>(codes + kAhead);
             const __m512i words = Avx512::load_words(codes + 64 * row).v;
             const __m512i even = _mm512_and_si512(words, nibble);
             const __m512i odd = _mm512_and_si512(_mm512_srli_epi16(words, 4), nibble);
@@ -120,6 +126,7 @@ class ByteRowBlocks {
     CodesOfBlocks<Avx512> blocks_;
     const bool halves_;
     const Panel first_;
+    const bool paged_;
     uint32_t minus_zero_[16];
 };
 

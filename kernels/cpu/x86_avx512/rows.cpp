@@ -66,11 +66,11 @@ class FloatRows8 : Rows8 {
         const int64_t lines = (run.last - run.first) / 64;
         int64_t done = lines * 64;
         if (size == 16) {
-            add_lines<kCount, lowered, 4>(run, x, lines, total);
+            add_lines_as<kCount, lowered, 4>(run, x, lines, total);
         } else if (size == 32) {
-            add_lines<kCount, lowered, 2>(run, x, lines, total);
+            add_lines_as<kCount, lowered, 2>(run, x, lines, total);
         } else if (size % 64 == 0) {
-            add_lines<kCount, lowered, 1>(run, x, lines, total);
+            add_lines_as<kCount, lowered, 1>(run, x, lines, total);
         } else {
             done = 0;
         }
@@ -79,9 +79,15 @@ class FloatRows8 : Rows8 {
         }
     }
 
+    template <int kCount, bool lowered, int kGroups>
+    void add_lines_as(const Run &run, const XOfRun &x, int64_t lines, Sums<Avx512> *total) const {
+        paged_ ? add_lines<kCount, lowered, kGroups, true>(run, x, lines, total)
+               : add_lines<kCount, lowered, kGroups, false>(run, x, lines, total);
+    }
+
     // 64 columns of a row, a line of memory, before those of the next: every line is met once, and
     // what leads to it is done once for four steps. kGroups: that 64 columns have, at most.
-    template <int kCount, bool lowered, int kGroups>
+    template <int kCount, bool lowered, int kGroups, bool paged>
     QK_NOINLINE void add_lines(const Run &run, XOfRun x, int64_t lines, Sums<Avx512> *total) const {
         const int64_t size = args_.w.geometry.group_size;
         Codes8 codes(codes_at(run.row, run.first), stride_);
@@ -89,7 +95,7 @@ class FloatRows8 : Rows8 {
         SumsOf<Avx512, kCount> sums;  // a copy that nothing points to stays in registers
         for (int j = 0; j < kCount; ++j) sums[j] = total[j];
         int64_t group = 0, left = (run.group + 1) * size - run.first;
-        for (; lines > 0; --lines, ahead += 384) {
+        for (; lines > 0; --lines, ahead += paged ? 512 : 384) {
             Lanes<Avx512> of_x[4][kCount];
             QK_UNROLL
             for (int step = 0; step < 4; ++step) {
@@ -99,7 +105,12 @@ class FloatRows8 : Rows8 {
             }
             QK_UNROLL
             for (int i = 0; i < 8; ++i) {
-                if (i < 6) prefetch(ahead + 64 * i);  // three quarters
+                if (paged) {
+                    prefetch_stream(ahead + 64 * i);
+                    prefetch(codes.row(i) + 256);
+                } else if (i < 6) {
+                    prefetch(ahead + 64 * i);  // three quarters
+                }
                 const float *const scales = groups_.scale[i] + group;
                 const float *const minima = minima_.scale[i] + group;
                 Lanes<Avx512> scale, minimum;
@@ -115,6 +126,7 @@ class FloatRows8 : Rows8 {
                     add_products(weight, of_x[step], i, sums);
                 }
             }
+            fetch_page<paged>(ahead);
             codes.advance(64);
             x.advance(256);
             left -= 64;

@@ -261,7 +261,8 @@ class RunsOfX {
 class Rows8 {
   public:
     explicit Rows8(const LinearArgs &args)
-        : args_(args), groups_(args.w), codes_(args.w), order_(args.w) {
+        : args_(args), groups_(args.w), codes_(args.w), order_(args.w),
+          paged_(args.w.layout->bits == 8 && (traits() & kPagedStreams) != 0) {
         const int64_t k = args.w.geometry.k;
         stride_ = args.w.layout->bits == 8 ? k : round_up(k, run_pad(args.w)) / 2;
         run_ = args.w.geometry.group_size < 16 ? kRunGroups - 1 : kRun;
@@ -308,7 +309,7 @@ class Rows8 {
     }
     // The codes of the next 8 rows are fetched in sequence, a run's part of them in its turn: a
     // quarter while its scales are read, when nothing else would keep memory busy, the rest by the
-    // loops, from codes_ahead on. LUT8's fetch them all.
+    // loops, from codes_ahead on. LUT8's fetch them all, and so do all where streams are paged.
     void load_scales(const Run &run) {
         groups_.load(run.row, run.first, run.last, next_codes(run), quarter(run));
     }
@@ -320,13 +321,14 @@ class Rows8 {
     NibbleOrder order_;
     int64_t stride_;  // bytes
     int64_t run_;     // columns at once
+    const bool paged_;
 
   private:
     const uint8_t *next_codes(const Run &run) const {
         return codes_at(run.row + 8, run.first * args_.w.layout->bits);
     }
     int64_t quarter(const Run &run) const {
-        return (run.last - run.first) * args_.w.layout->bits / 4;
+        return paged_ ? 0 : (run.last - run.first) * args_.w.layout->bits / 4;
     }
 };
 

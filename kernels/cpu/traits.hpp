@@ -1,0 +1,40 @@
+// What processors differ in beside their instruction sets, and what depends on it: how codes that
+// are read once are fetched.
+#pragma once
+#include <stdint.h>
+
+#include "cpu/isa.hpp"
+
+namespace qk::cpu {
+
+enum Trait : uint32_t {
+    // The processor's own prefetching ends with a page, and prefetches hold the buffers that loads
+    // wait for (Intel).
+    kPagedStreams = 1,
+};
+
+// Those of this processor, asked once.
+uint32_t traits();
+
+namespace {
+
+// A line of 64 bytes beside the work of another, to the second cache; in paged streams, 2 KiB
+// ahead, to the first as well. Many at once would hold up the loads of what is multiplied.
+template <bool paged, int64_t kAhead>
+QK_INLINE inline void fetch_line(const uint8_t *line) {
+    constexpr int64_t kNear = 2048;
+    prefetch_stream(line + kAhead);
+    if (paged) prefetch(line + kNear);
+}
+
+// With every 512 bytes one of the first 8 lines of the page after, so that its stream has started
+// when it is needed.
+template <bool paged>
+QK_INLINE inline void fetch_page(const uint8_t *ahead) {
+    if (!paged) return;
+    const int64_t in_page = int64_t(reinterpret_cast<uintptr_t>(ahead) % 4096);
+    prefetch_stream(ahead + (4096 - in_page + in_page / 8));
+}
+
+}  // namespace
+}  // namespace qk::cpu
