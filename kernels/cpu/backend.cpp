@@ -5,6 +5,7 @@
 #include "cpu/gru/pack.hpp"
 #include "cpu/kernels.hpp"
 #include "cpu/linear/select.hpp"
+#include "cpu/traits.hpp"
 
 namespace qk {
 namespace {
@@ -13,8 +14,9 @@ int32_t device_count() { return 1; }
 
 Status describe(int32_t, uint32_t allowed, Device *device) {
     device->instruction_sets = cpu::allowed_features(allowed);
-    // VDPBF16PS takes two cycles on processors that have tiles, two multiply-adds of f32 one.
-    device->slow_bf16_vectors = (cpu::features() & cpu::kAmxBf16) != 0;
+    // All processors with tiles are slow at them, and some whose tiles a virtual machine hides.
+    device->slow_bf16_vectors =
+        (cpu::features() & cpu::kAmxBf16) != 0 || (cpu::traits() & cpu::kSlowBf16Vectors) != 0;
     return QK_OK;
 }
 

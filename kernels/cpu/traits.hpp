@@ -11,6 +11,9 @@ enum Trait : uint32_t {
     // The processor's own prefetching ends with a page, and prefetches hold the buffers that loads
     // wait for (Intel).
     kPagedStreams = 1,
+    // Two cycles for a product of bf16 vectors, where two multiply-adds of f32 take one (Intel from
+    // Sapphire Rapids on).
+    kSlowBf16Vectors = 2,
 };
 
 // Those of this processor, asked once.
