@@ -14,6 +14,8 @@ enum Trait : uint32_t {
     // Two cycles for a product of bf16 vectors, where two multiply-adds of f32 take one (Intel from
     // Sapphire Rapids on).
     kSlowBf16Vectors = 2,
+    // One port for shuffles of 512 bits, and two cycles of it for a permute of two tables (Intel).
+    kOneShuffle = 4,
 };
 
 // Those of this processor, asked once.

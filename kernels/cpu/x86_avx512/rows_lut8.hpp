@@ -6,7 +6,7 @@
 // Where groups are whole steps of 64 columns, a row has one scale for all of them. Elsewhere each
 // column gets a scale of its own, 256 columns at a time.
 #pragma once
-#include "cpu/x86_avx512/look_up_planes.hpp"
+#include "cpu/x86_avx512/look_up_blends.hpp"
 #include "cpu/x86_avx512/rows8.hpp"
 
 namespace qk::cpu {
@@ -19,20 +19,31 @@ class Lut8Rows8 : Rows8 {
         const Geometry &s = args.w.geometry;
         whole_ = !s.flat && (s.group_size % 64 == 0 || s.groups_per_row == 1);
         load_nested_code(args.w.table, &table_);
+        if ((traits() & kOneShuffle) == 0) return;
+        kind_ = is_mirrored(table_.value) ? TableKind::kMirrored : TableKind::kBlends;
     }
 
     void run(int64_t block) {
         sum_runs(block, [&](const Run &run, Sums<Avx512> *sums) QK_INLINE {
-            args_.x.rows == 1 ? add_run<1>(run, x_.of(run), sums)
-                              : add_run<2>(run, x_.of(run), sums);
+            switch (kind_) {
+                case TableKind::kMirrored: return add_as<TableKind::kMirrored>(run, sums);
+                case TableKind::kBlends: return add_as<TableKind::kBlends>(run, sums);
+                default: return add_as<TableKind::kAny>(run, sums);
+            }
         });
     }
 
   private:
-    template <int kCount>
+    template <TableKind kind>
+    void add_as(const Run &run, Sums<Avx512> *sums) {
+        args_.x.rows == 1 ? add_run<kind, 1>(run, x_.of(run), sums)
+                          : add_run<kind, 2>(run, x_.of(run), sums);
+    }
+    template <TableKind kind, int kCount>
     void add_run(const Run &run, const XOfRun &x, Sums<Avx512> *sums) const {
         for (int i = 0; i < 8; i += kTogether) {
-            whole_ ? add_whole<kCount>(run, i, x, sums) : add_any<kCount>(run, i, x, sums);
+            whole_ ? add_whole<kind, kCount>(run, i, x, sums)
+                   : add_any<kind, kCount>(run, i, x, sums);
         }
     }
 
@@ -44,7 +55,7 @@ class Lut8Rows8 : Rows8 {
     template <int kCount>
     using SumsTogether = Lanes<Avx512>[kCount][kTogether];
 
-    template <int kCount, class ScaleOf>
+    template <TableKind kind, int kCount, class ScaleOf>
     QK_INLINE void add(const Plane (&planes)[4], const uint8_t *codes, const uint8_t *ahead,
                        const XOfRun &x, int64_t columns, const ScaleOf &scale,
                        SumsTogether<kCount> &sum) const {
@@ -53,8 +64,9 @@ class Lut8Rows8 : Rows8 {
             QK_UNROLL
             for (int i = 0; i < kTogether; ++i) {
                 prefetch_stream(ahead + kTogether * c + 64 * i);
-                look_up_64(planes, _mm512_loadu_si512(codes + i * stride_ + c),
-                           [&](__m512i bits, int quarter) QK_INLINE {
+                if (kind != TableKind::kAny) prefetch(codes + i * stride_ + c + 256);
+                look_up_64_as<kind>(planes, _mm512_loadu_si512(codes + i * stride_ + c),
+                                    [&](__m512i bits, int quarter) QK_INLINE {
                     const int64_t at = c + 16 * quarter;
                     const Lanes<Avx512> weight =
                         Avx512::mul({_mm512_castsi512_ps(bits)}, scale(i, at));
@@ -69,8 +81,8 @@ class Lut8Rows8 : Rows8 {
         if (c == columns) return;
         const __mmask64 mask = (__mmask64(1) << (columns - c)) - 1;
         for (int i = 0; i < kTogether; ++i) {
-            look_up_64(planes, _mm512_maskz_loadu_epi8(mask, codes + i * stride_ + c),
-                       [&](__m512i bits, int quarter) QK_INLINE {
+            look_up_64_as<kind>(planes, _mm512_maskz_loadu_epi8(mask, codes + i * stride_ + c),
+                                [&](__m512i bits, int quarter) QK_INLINE {
                 const int64_t at = c + 16 * quarter;
                 const Mask<Avx512> some = {__mmask16(mask >> 16 * quarter)};
                 const Lanes<Avx512> weight = Avx512::mul({_mm512_castsi512_ps(bits)}, scale(i, at));
@@ -82,7 +94,7 @@ class Lut8Rows8 : Rows8 {
         }
     }
 
-    template <int kCount>
+    template <TableKind kind, int kCount>
     QK_NOINLINE void add_whole(const Run &run, int first, const XOfRun &x,
                                Sums<Avx512> *sums) const {
         const int64_t size = args_.w.geometry.group_size, columns = run.last - run.first;
@@ -98,14 +110,14 @@ class Lut8Rows8 : Rows8 {
             const auto scale = [&](int i, int64_t) QK_INLINE {
                 return Avx512::splat(groups_.scale[first + i][group]);
             };
-            add<kCount>(planes, codes + at, ahead + kTogether * at, x.from(at), next - at, scale,
-                        sum);
+            add<kind, kCount>(planes, codes + at, ahead + kTogether * at, x.from(at), next - at,
+                              scale, sum);
             at = next;
         }
         give<kCount>(sum, first, sums);
     }
 
-    template <int kCount>
+    template <TableKind kind, int kCount>
     QK_NOINLINE void add_any(const Run &run, int first, const XOfRun &x, Sums<Avx512> *sums) const {
         const int64_t columns = run.last - run.first;
         const uint8_t *const codes = codes_at(run.row + first, run.first);
@@ -120,7 +132,8 @@ class Lut8Rows8 : Rows8 {
             for (int p = 0; p < 4; ++p) planes[p] = load_plane(table_.plane[p]);
             const auto scale = [&](int i, int64_t column)
                                    QK_INLINE { return Avx512::load_f32(room[i] + column); };
-            add<kCount>(planes, codes + at, ahead + kTogether * at, x.from(at), some, scale, sum);
+            add<kind, kCount>(planes, codes + at, ahead + kTogether * at, x.from(at), some, scale,
+                              sum);
         }
         give<kCount>(sum, first, sums);
     }
@@ -156,6 +169,7 @@ class Lut8Rows8 : Rows8 {
     RunsOfX x_;
     const GroupOfCode group_of_code_;
     bool whole_;
+    TableKind kind_ = TableKind::kAny;
     NestedCode table_;
 };
 
