@@ -13,8 +13,8 @@ class CudaExpertLayers : public DeviceTensors {
     void make_layer(int64_t tokens) {
         tokens_ = tokens;
         open(size_t{4} << 20);
-        gate_up_ = weights(2 * kInner, kHidden);
-        down_ = weights(kHidden, kInner);
+        gate_up_ = weights(2 * kInner, kHidden, microscaled_[0]);
+        down_ = weights(kHidden, kInner, microscaled_[1]);
         x_ = rows({tokens, kHidden}, QK_FORMAT_F16);
         middle_ = rows({tokens, kSlots, kInner}, QK_FORMAT_F16);
         y_ = rows({tokens, kHidden}, QK_FORMAT_F16);
@@ -22,9 +22,11 @@ class CudaExpertLayers : public DeviceTensors {
         upload(x_, QK_PLANE_DATA, random_floats(QK_FORMAT_F16, tokens * kHidden, rng_));
         upload(weight_, QK_PLANE_DATA, random_floats(QK_FORMAT_F32, tokens * kSlots, rng_));
     }
-    qk_tensor *weights(int64_t n, int64_t k) {
-        qk_tensor_desc desc =
-            weight_desc(QK_FORMAT_U4_AFFINE, QK_FORMAT_F16, QK_LAYOUT_ROW, 128, kExperts * n, k);
+    qk_tensor *weights(int64_t n, int64_t k, bool microscaled) {
+        qk_tensor_desc desc = microscaled ? weight_desc(QK_FORMAT_FP4_E2M1, QK_FORMAT_E8M0,
+                                                        QK_LAYOUT_ROW, 32, kExperts * n, k)
+                                          : weight_desc(QK_FORMAT_U4_AFFINE, QK_FORMAT_F16,
+                                                        QK_LAYOUT_ROW, 128, kExperts * n, k);
         const HostWeight host = random_weight(desc, rng_);
         desc.rank = 3;
         desc.shape[0] = kExperts, desc.shape[1] = n, desc.shape[2] = k;
@@ -111,7 +113,8 @@ class CudaExpertLayers : public DeviceTensors {
     }
 
     Rng rng_{45};
-    uint32_t flags_ = 0;  // of gate and up
+    uint32_t flags_ = 0;                    // of gate and up
+    bool microscaled_[2] = {false, false};  // gate and up, down
     int64_t tokens_ = 0;
     qk_tensor *gate_up_ = nullptr, *down_ = nullptr;
     qk_tensor *x_ = nullptr, *middle_ = nullptr, *y_ = nullptr, *weight_ = nullptr;
@@ -133,6 +136,17 @@ TEST_F(CudaExpertLayers, ManyRowsInterleaved) {
     QK_NEEDS_DEVICE();
     flags_ = QK_EXPERTS_INTERLEAVED;
     check(60);
+}
+// Gathered rows of x have their columns in another sequence.
+TEST_F(CudaExpertLayers, ManyRowsMicroscaled) {
+    QK_NEEDS_DEVICE();
+    microscaled_[0] = microscaled_[1] = true;
+    check(70);
+}
+TEST_F(CudaExpertLayers, ManyRowsOfTwoFormats) {
+    QK_NEEDS_DEVICE();
+    microscaled_[1] = true;
+    check(50);
 }
 
 }  // namespace

@@ -1,6 +1,8 @@
 // Products with experts by the matrix kernel: z within the bound of its roundings, in bits that
 // depend on nothing but a slot's own x and expert; what becomes of slots is what docs/formats.md
 // says.
+#include <array>
+
 #include "cuda/experts_case.hpp"
 
 namespace cuda_test {
@@ -100,6 +102,33 @@ TEST(CudaGemmExperts, AreWithinTheBound) {
                 resize(&c, tokens, slots, rng);
                 ASSERT_NO_FATAL_FAILURE(check(c));
             }
+        }
+    }
+}
+
+// Placed codes are a power of two too small: scales make up for it, unless one of a stage would
+// overflow then. From 2^-24, below which f16 has none, to 2; with some of 4 and more; none below.
+TEST(CudaGemmExperts, ScalesOfPlacedCodes) {
+    QK_NEEDS_DEVICE();
+    Rng rng(54);
+    const Kind &mxfp4 = kPacked[5];
+    ASSERT_EQ(mxfp4.scale, QK_FORMAT_E8M0);
+    int at = 0;
+    for (const auto &[first, count, large] : {std::array{103, 26, 0},
+                                              {112, 4, 0},
+                                              {118, 6, 500},
+                                              {124, 9, 0},
+                                              {127, 6, 0},
+                                              {88, 20, 0}}) {
+        for (const int64_t tokens : {17, 70, 190}) {
+            const qk_format type = ++at % 2 == 0 ? QK_FORMAT_F16 : QK_FORMAT_BF16;
+            Case c = make_case(desc_of(mxfp4, 3 * 288, 544), 3, type, at, rng);
+            for (uint8_t &code : c.w.planes[QK_PLANE_SCALE]) {
+                code = uint8_t(first + int(rng() % uint64_t(count)));
+                if (large != 0 && rng() % uint64_t(large) == 0) code = 131;
+            }
+            resize(&c, tokens, 3, rng);
+            ASSERT_NO_FATAL_FAILURE(check(c));
         }
     }
 }

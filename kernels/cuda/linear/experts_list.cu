@@ -138,10 +138,10 @@ struct GatherProblem {
     int64_t stride;       // bytes from a row of x to the next
     int64_t first, rows;  // of the list
     int32_t pieces;       // of 16 bytes, of a row: an even number
+    GatheredColumns columns;
 };
 
-// Of 16 columns 0 1, 4 5, 8 9 and 12 13 come first, then the others: as the matrix kernel's lanes
-// have them in words of codes (sm90/gemm/ring.cuh). Two threads have 16 columns.
+// Two threads have 16 columns: the first leaves with those that come first.
 __global__ void __launch_bounds__(kGatherThreads)
     gather_rows(const __grid_constant__ GatherProblem p) {
     wait_for_previous_kernel();
@@ -151,7 +151,11 @@ __global__ void __launch_bounds__(kGatherThreads)
     for (int64_t i = int64_t{blockIdx.x} * kGatherThreads + threadIdx.x; i < all; i += step) {
         const int64_t row = i / p.pieces, slot = p.list.slots[p.first + row];
         const int64_t from = p.e.x_by_slot ? slot : slot / p.e.slots;
-        const uint4 v = reinterpret_cast<const uint4 *>(p.x + from * p.stride)[i - row * p.pieces];
+        uint4 v = reinterpret_cast<const uint4 *>(p.x + from * p.stride)[i - row * p.pieces];
+        if (p.columns == GatheredColumns::kEven) {
+            v = {byte_permute(v.x, v.y, 0x5410u), byte_permute(v.x, v.y, 0x7632u),
+                 byte_permute(v.z, v.w, 0x5410u), byte_permute(v.z, v.w, 0x7632u)};
+        }
         const bool odd = threadIdx.x & 1;
         const uint32_t both = 3u << (threadIdx.x & 30);
         const uint32_t a = __shfl_xor_sync(both, odd ? v.x : v.y, 1);
@@ -219,10 +223,10 @@ Status gather_x(const LinearArgs &args, const ListedExperts &listed, const Launc
                                  int64_t{launch.device.multiprocessors} * 8);
     Shape3 shape = {dim3(uint32_t(blocks)), kGatherThreads};
     shape.overlaps = true;
-    return launch_kernel(
-        launch, "experts", gather_rows, shape,
-        {listed.e, listed.list, static_cast<const uint8_t *>(args.x.data),
-         static_cast<uint8_t *>(listed.x), row_stride(args.x) * 2, listed.first_row, rows, pieces});
+    return launch_kernel(launch, "experts", gather_rows, shape,
+                         {listed.e, listed.list, static_cast<const uint8_t *>(args.x.data),
+                          static_cast<uint8_t *>(listed.x), row_stride(args.x) * 2,
+                          listed.first_row, rows, pieces, listed.x_columns});
 }
 
 Status add_slots(const SumProblem &p, const Launch &launch) {
@@ -266,7 +270,10 @@ ListedExperts listed_of(const LinearArgs &args, const ExpertsListPlan &plan, voi
             0,
             plan.rows,
             at + plan.x,
-            plan.x_rows};
+            plan.x_rows,
+            nullptr,
+            false,
+            plan.x_columns};
 }
 
 Status add_products(const LinearArgs &args, ListedExperts listed, const ExpertsListPlan &plan,
@@ -322,7 +329,8 @@ bool share_list(const LinearArgs &up, const ExpertsListPlan &of_up, const Linear
            a.count == b.count && !a.summed && b.x_by_slot && down.x.data == up.y.data &&
            down.x.format == up.y.format && down.x.columns == up.y.columns &&
            row_stride(down.x) == row_stride(up.y) && of_up.item_rows == of_down.item_rows &&
-           of_up.rows == rows && of_down.tokens == a.tokens && of_down.rows == rows &&
+           of_up.x_columns == of_down.x_columns && of_up.rows == rows &&
+           of_down.tokens == a.tokens && of_down.rows == rows &&
            of_up.end - of_up.x <= of_down.x - of_down.z;
 }
 

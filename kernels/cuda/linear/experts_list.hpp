@@ -20,6 +20,11 @@ struct ExpertsItem {
     int32_t number, together;  // among the items of this expert; how many these are
 };
 
+// Which of 16 columns of a gathered row of x come first, so that a lane's columns of a product are
+// those of a word of codes (sm90/gemm/ring.cuh): 0 1, 4 5, 8 9, 12 13, or the even ones, where
+// they are decoded in this order (PlacedE2m1); then the others.
+enum class GatheredColumns : uint8_t { kPairs, kEven };
+
 // What is to be listed.
 struct ExpertsListCase {
     int64_t tokens, slots, count;
@@ -28,6 +33,7 @@ struct ExpertsListCase {
     int32_t item_rows;     // of x, at most, shared out evenly; 0: the kernel uses no list
     int64_t some_columns;  // that a kernel can multiply alone: multiples of these
     int64_t x_bytes;       // of a row of x; 0: rows are left where they are
+    GatheredColumns x_columns = GatheredColumns::kPairs;
 };
 
 struct ExpertsListPlan {
@@ -36,6 +42,7 @@ struct ExpertsListPlan {
     int64_t rows, x_rows;      // of the list, that items begin in at once; with x
     int64_t order, z, x, end;  // bytes from the start of the workspace
     int32_t item_rows;
+    GatheredColumns x_columns;
 };
 
 static constexpr ExpertsListPlan plan_list(const ExpertsListCase &c) {
@@ -60,7 +67,7 @@ static constexpr ExpertsListPlan plan_list(const ExpertsListCase &c) {
     const int64_t z = order + (lists ? round_up(rows * 4, kListLine) : 0);
     const int64_t x = z + (c.summed ? round_up(rows * columns * 4, kListLine) : 0);
     const int64_t end = x + x_rows * c.x_bytes;
-    return {tokens, columns, items, at_once, x_rows, order, z, x, end, c.item_rows};
+    return {tokens, columns, items, at_once, x_rows, order, z, x, end, c.item_rows, c.x_columns};
 }
 
 // Where a list is.
@@ -83,6 +90,7 @@ struct ListedExperts {
     int64_t x_rows;
     void *next = nullptr;  // where rows of y go as x of the next product; null: nowhere
     bool early = false;    // the list was made before the kernel in front began
+    GatheredColumns x_columns = GatheredColumns::kPairs;  // of x, and of next
 };
 
 using Products = Status(const LinearArgs &, const ListedExperts &, const Launch &);

@@ -18,7 +18,8 @@ ExpertsListPlan plan_of(const LinearArgs &args) {
     const Geometry &s = args.w.geometry;
     const GemmExpertsKind kind = {has_small_groups(s.group_size, s.groups_per_row),
                                   has_coded_scales(args.w.scale), codes_of(args.w) == Codes::kLut4,
-                                  args.w.format->id == QK_FORMAT_FP4_E2M1};
+                                  args.w.format->id == QK_FORMAT_FP4_E2M1,
+                                  args.w.scale.format->id == QK_FORMAT_E8M0};
     return plan_gemm_list(e.tokens, e.slots, e.count, e.columns, e.summed, args.x.columns, kind);
 }
 

@@ -133,8 +133,13 @@ struct ListedGemm : LargeGemm<S> {
     // Of four equal bytes, which have the zeros of two rows each.
     __device__ static Zeros zeros(uint32_t byte) { return Decode::zeros_of(byte * 0x01010101u); }
 
+    // Placed codes: whether the scales of a stage leave it to the codes to be made what they are.
+    __device__ bool unlifted(uint32_t slot) const {
+        return S::kPlaced && shared_load_4(this->slot(slot) + SmallGroups<S>::kUnlifted) != 0;
+    }
+
     template <int half>
-    __device__ void decode(const Raw &raw, Half &a) const {
+    __device__ void decode(const Raw &raw, bool unlifted, Half &a) const {
         Zeros z = {};
         uint32_t both[2];
         if constexpr (!Decode::kLut4) z = zeros(raw.zero[0]);
@@ -144,12 +149,22 @@ struct ListedGemm : LargeGemm<S> {
             constexpr int kFirst = half * 2;
             if constexpr (S::kSmall && !Decode::kLut4) z = zeros(raw.zero[kFirst + j]);
             Decode::decode(raw.words[kFirst + j][0], z, this->table, (threadIdx.x & 31) * 4, a[j]);
+        }
+        if constexpr (S::kPlaced) {
+            if (__builtin_expect(unlifted, 0)) lift(a);
+        }
+#pragma unroll
+        for (int j = 0; j < 2; ++j) {
             if constexpr (S::kSmall) {
-                scale_by_halves<T>(a[j], raw.scale[kFirst + j]);
+                scale_by_halves<T>(a[j], raw.scale[half * 2 + j]);
             } else {
                 scale_step<T>(a[j], both);
             }
         }
+    }
+    __device__ static void lift(Half &a) {
+#pragma unroll
+        for (int i = 0; i < 8; ++i) a[i / 4][i % 4] = Decode::lifted(a[i / 4][i % 4]);
     }
 
     // Half a tile, whose rows of x begin at `x`: the low half of a descriptor, all that differs.
@@ -186,30 +201,32 @@ struct ListedGemm : LargeGemm<S> {
         Half a, b = {};
         Raw raw;
         barrier_wait(this->full + turn.slot * 8, turn.parity);
+        bool rare = unlifted(turn.slot);
         read(at, turn.slot, 0, raw);
-        decode<0>(raw, a);
+        decode<0>(raw, rare, a);
         for (int32_t left = stages;;) {
             const bool add = left != stages;
             const uint32_t here = x + turn.slot * kStep;
             multiply<0>(here, a, add, sums);
             wait_for(b);
             if (add) this->release(before);
-            decode<1>(raw, b);
+            decode<1>(raw, rare, b);
             multiply<1>(here, b, true, sums);
             read(at, turn.slot, 1, raw);
             wait_for(a);
-            decode<0>(raw, a);
+            decode<0>(raw, rare, a);
             multiply<0>(here + kSecond, a, true, sums);
             wait_for(b);
-            decode<1>(raw, b);
+            decode<1>(raw, rare, b);
             multiply<1>(here + kSecond, b, true, sums);
             if (--left == 0) break;
             before = turn.slot;
             turn.next(this->p.slots);
             barrier_wait(this->full + turn.slot * 8, turn.parity);
+            rare = unlifted(turn.slot);
             read(at, turn.slot, 0, raw);
             wait_for(a);
-            decode<0>(raw, a);
+            decode<0>(raw, rare, a);
         }
         wgmma_wait<0>();
         keep(sums);
@@ -347,6 +364,12 @@ Status GemmExperts<codes, x>::run(const LinearArgs &args, const ListedExperts &l
     p.of_expert = int32_t(listed.e.rows / 16);
     if (p.gemm.part_shift < 2) {
         if constexpr (codes == Codes::kLut4) {
+            // Other scales are slow to lift: a warp has no time for it where groups are of 16.
+            const bool placed = args.w.scale.format->id == QK_FORMAT_E8M0;
+            if (args.w.format->id == QK_FORMAT_FP4_E2M1 && placed) {
+                return run_listed_rows<T, PlacedE2m1<T>, ScaleKind::kNested, true>(args, listed, &p,
+                                                                                   launch);
+            }
             if (args.w.format->id == QK_FORMAT_FP4_E2M1) {
                 return run_listed_rows<T, DecodeE2m1<T>, ScaleKind::kNested, true>(args, listed, &p,
                                                                                    launch);

@@ -181,7 +181,7 @@ struct ListedOutput {
             }
         }
     }
-    // A row of 16-bit values, its columns moved as those of gathered x are.
+    // A row of 16-bit values, its columns moved as those of gathered x are (GatheredColumns).
     template <int kColumns>
     __device__ void store_next(uint32_t from, int32_t row) const {
         constexpr int kWords = kColumns / 16;  // of a thread
@@ -190,8 +190,14 @@ struct ListedOutput {
         uint32_t words[kWords];
 #pragma unroll
         for (int i = 0; i < kWords; ++i) {
-            const int32_t to = first_word + i;
-            words[i] = shared_load_4(from + uint32_t(to / 8 * 8 + to % 4 * 2 + to / 4 % 2) * 4);
+            const int32_t to = first_word + i, second = to / 4 % 2;
+            const uint32_t two = from + uint32_t(to / 8 * 8 + to % 4 * 2) * 4;
+            if constexpr (S::kPlaced) {
+                words[i] = byte_permute(shared_load_4(two), shared_load_4(two + 4),
+                                        second ? 0x7632u : 0x5410u);
+            } else {
+                words[i] = shared_load_4(two + uint32_t(second) * 4);
+            }
         }
         uint16_t *const at = p.next + int64_t(row) * e.columns + first + first_word * 2;
         if constexpr (kWords == 4) {

@@ -9,9 +9,14 @@ struct GemmExpertsKind {
     bool small_groups;  // of 16 and 32
     bool coded;         // scales; those and the scales of small groups the producers make
     bool lut4, e2m1;    // codes
+    bool e8m0 = false;  // scales
 
     // In small groups E2M1 is decoded without one.
     constexpr bool has_table() const { return lut4 && !(e2m1 && small_groups); }
+    constexpr bool placed() const { return e2m1 && small_groups && e8m0; }  // PlacedE2m1
+    constexpr GatheredColumns x_columns() const {
+        return placed() ? GatheredColumns::kEven : GatheredColumns::kPairs;
+    }
     // Rows of x of an item, where experts have many. Beside a table there would be two stages of
     // 160, and three warps that make scales do not fit into them.
     constexpr int32_t most_rows() const {
@@ -37,7 +42,7 @@ static constexpr ExpertsListPlan plan_gemm_list(int64_t tokens, int64_t slots, i
                                                 int64_t columns, bool summed, int64_t k,
                                                 const GemmExpertsKind &kind) {
     return plan_list({tokens, slots, count, columns, summed,
-                      gemm_item_rows(tokens, slots, count, kind), 128, k * 2});
+                      gemm_item_rows(tokens, slots, count, kind), 128, k * 2, kind.x_columns()});
 }
 
 }  // namespace qk::cuda

@@ -68,6 +68,7 @@ struct GemmShape {
     static constexpr int N = kN, R = kR, Q = kQ, kTiles = kTiles_;  // tiles of a stage
     static constexpr bool kSmall = kSmallGroups, kListed = kOfExperts;
     static constexpr bool kTransposed = kIsTransposed<Decode>;
+    static constexpr bool kPlaced = std::is_same_v<Decode, PlacedE2m1<T>>;
     using Order = std::conditional_t<kTransposed, TransposedOrder<Decode::kLut4 ? 1 : 2>, OwnOrder>;
     static constexpr bool kAnyScale = kSmall || kTransposed;  // its kind is known when it runs
     static constexpr int kParts = kSmall ? 4 : 1;  // of a tile, with scales and zeros of their own
@@ -127,6 +128,7 @@ struct GemmShape {
                                                : kScaled ? kConsumers * 2 * kTransposeBytes
                                                          : 0;
     static_assert(!kListed || (kQ == 1 && !kBytes));
+    static_assert(!kPlaced || (kListed && kSmall));
 
     static constexpr int32_t slots(uint32_t shared) {
         return int32_t(min64((shared - 1024 - kTable - kTransposeRoom) / kStage, kMaxSlots));

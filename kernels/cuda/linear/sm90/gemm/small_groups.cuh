@@ -32,6 +32,7 @@ struct SmallGroups {
     using Decode = typename S::Decode;
     static constexpr int kTiles = S::kTiles;
     static constexpr uint32_t kScales = S::kX + S::kCodes, kZeros = kScales + S::kScale;
+    static constexpr uint32_t kUnlifted = kZeros;  // placed codes have none: whether scales are not
 
     using Scales = StoredScales;
 
@@ -46,48 +47,31 @@ struct SmallGroups {
     };
 
     __device__ void make(const Item &it, Turn &turn, int32_t &others) const {
-        with_stored_scales(g.p, [&]<Scales scales>() { make_parts<scales>(it, turn, others); });
+        with_stored_scales(g.p, [&]<Scales scales>() {
+            // Kinds that are common in groups of 32 are made once for both parts.
+            constexpr bool kCommon =
+                scales == Scales::kF16 || scales == Scales::kBF16 || scales == Scales::kE8M0;
+            if constexpr (kCommon) {
+                if (g.p.part_shift == 1) return make_parts<scales, true>(it, turn, others);
+            }
+            make_parts<scales, false>(it, turn, others);
+        });
     }
 
-    // A lane makes the eights of one group and half of a row of tiles, and of other rows of tiles
-    // as far apart as a warp reaches: what is computed for a stage is computed once.
-    template <Scales scales>
+    template <Scales scales, bool kTwice>
     __device__ void make_parts(const Item &it, Turn &turn, int32_t &others) const {
-        constexpr int kWord = kWords<scales>, kStep = 4 / kTiles, kEach = S::kRowTiles / kStep;
-        constexpr int kRound = scales == Scales::kTable ? 2
-                               : 16 / kWord < kEach     ? 16 / kWord
-                                                        : kEach;
-        static_assert(kEach % kRound == 0);
-        const int32_t lane = threadIdx.x & 31, row_tile = it.row_tile + lane / (8 * kTiles);
-        const int64_t of_row = g.p.w.geometry.groups_per_row;
-        const float one = kWord == 2 ? __ldg(reinterpret_cast<const float *>(g.p.w.second)) : 1.0f;
+        constexpr bool kCoded = kWords<scales> == 2;
+        const float one = kCoded ? __ldg(reinterpret_cast<const float *>(g.p.w.second)) : 1.0f;
         for (int32_t tile = it.first; tile < it.last; tile += kTiles, turn.next(g.p.slots)) {
             if (others > 0) {
                 --others;
                 continue;
             }
             others = S::kMakers - 1;
-            const int32_t part = tile * 4 + lane / 2 % (4 * kTiles), group = part >> g.p.part_shift;
-            const int32_t rows = part < g.p.parts ? g.p.row_tiles : 0;
-            const uint32_t *const from =
-                reinterpret_cast<const uint32_t *>(g.p.w.scale) + (group * 2 + lane % 2) * kWord;
-            const uint32_t to = g.slot(turn.slot) + kScales + lane * 16;
-#pragma unroll 1
-            for (int first = 0; first < kEach; first += kRound) {
-                Eight<scales> eight[kRound];
-#pragma unroll
-                for (int u = 0; u < kRound; ++u) {
-                    const int32_t row = it.template after<S>(row_tile, (first + u) * kStep);
-                    eight[u] = load_eight<scales>(from + row * of_row * (2 * kWord), row < rows);
-                }
-                if (first == 0) barrier_wait(g.empty + turn.slot * 8, turn.parity);
-#pragma unroll
-                for (int u = 0; u < kRound; ++u) {
-                    const int32_t row = it.template after<S>(row_tile, (first + u) * kStep);
-                    uint4 pairs = {};
-                    if (row < rows) pairs = pairs_of<scales>(row, group, eight[u], one);
-                    shared_store_16(to + (first + u) * 512, pairs);
-                }
+            const bool lifted = make_stage<scales, kTwice>(it, tile, turn, one, S::kPlaced);
+            if constexpr (S::kPlaced) {
+                if (!lifted) make_stage<scales, kTwice>(it, tile, turn, one, false);
+                if (threadIdx.x % 32 == 0) shared_store_4(g.slot(turn.slot) + kUnlifted, !lifted);
             }
             const uint32_t full_here = g.full + turn.slot * 8;
             if constexpr (!Decode::kLut4) {
@@ -96,6 +80,54 @@ struct SmallGroups {
             }
             barrier_arrive(full_here);
         }
+    }
+
+    // A lane makes the eights of one part (kTwice: of two, of one group) and half of a row of
+    // tiles, and of other rows of tiles as far apart as a warp reaches: what is computed for a
+    // stage is computed once. `lifts`: as PlacedE2m1 wants them; false if one would overflow.
+    template <Scales scales, bool kTwice>
+    __device__ bool make_stage(const Item &it, int32_t tile, const Turn &turn, float one,
+                               bool lifts) const {
+        constexpr int kParts = 4 * kTiles, kRuns = kParts / (kTwice ? 2 : 1),
+                      kWord = kWords<scales>;
+        constexpr int kStep = 16 / kRuns, kEach = S::kRowTiles / kStep;
+        constexpr int kRound = scales == Scales::kTable ? 2
+                               : 16 / kWord < kEach     ? 16 / kWord
+                                                        : kEach;
+        static_assert(kEach % kRound == 0);
+        const int32_t lane = threadIdx.x & 31, row_tile = it.row_tile + lane / (2 * kRuns);
+        const int32_t run = lane / 2 % kRuns * (kParts / kRuns);  // of parts
+        const int64_t of_row = g.p.w.geometry.groups_per_row;
+        const int32_t part = tile * 4 + run, group = part >> g.p.part_shift;
+        const int32_t rows = part < g.p.parts ? g.p.row_tiles : 0;
+        const uint32_t *const from =
+            reinterpret_cast<const uint32_t *>(g.p.w.scale) + (group * 2 + lane % 2) * kWord;
+        const uint32_t to = g.slot(turn.slot) + kScales +
+                            uint32_t(lane / (2 * kRuns) * kParts + run) * 32 + lane % 2 * 16;
+        bool fit = true;
+#pragma unroll 1
+        for (int first = 0; first < kEach; first += kRound) {
+            Eight<scales> eight[kRound];
+#pragma unroll
+            for (int u = 0; u < kRound; ++u) {
+                const int32_t row = it.template after<S>(row_tile, (first + u) * kStep);
+                eight[u] = load_eight<scales>(from + row * of_row * (2 * kWord), row < rows);
+            }
+            if (first == 0) barrier_wait(g.empty + turn.slot * 8, turn.parity);
+#pragma unroll
+            for (int u = 0; u < kRound; ++u) {
+                const int32_t row = it.template after<S>(row_tile, (first + u) * kStep);
+                const uint32_t here = to + uint32_t((first + u) * kStep * kParts * 32);
+                uint4 pairs = {};
+                if (row < rows) pairs = pairs_of<scales>(row, group, eight[u], one, lifts, &fit);
+                shared_store_16(here, pairs);
+                if constexpr (kTwice) {
+                    if (part + 1 == g.p.parts) pairs = {};
+                    shared_store_16(here + 32, pairs);
+                }
+            }
+        }
+        return !S::kPlaced || __all_sync(~0u, fit);
     }
 
     template <Scales scales>
@@ -118,19 +150,28 @@ struct SmallGroups {
 
     template <Scales scales>
     __device__ uint4 pairs_of(int32_t row_tile, int32_t group, const Eight<scales> &eight,
-                              float one) const {
+                              float one, bool lifts, bool *fit) const {
         if constexpr (scales == Scales::kE8M0) {
-            using Powers = PowersOfTwo<T>;
-            if (one == 1.0f && Powers::holds(eight.word[0]) && Powers::holds(eight.word[1])) {
+            using Powers = PowersOfTwo<T, S::kPlaced>;
+            if (one == 1.0f && lifts == S::kPlaced && Powers::holds(eight.word[0]) &&
+                Powers::holds(eight.word[1])) {
                 const uint2 first = Powers::pairs(eight.word[0]);
                 const uint2 second = Powers::pairs(eight.word[1]);
                 return {first.x, first.y, second.x, second.y};
             }
         }
         const int64_t row = int64_t(row_tile) * 16 + threadIdx.x % 2 * 4;
-        return {
-            pair_of<scales>(row, group, eight, 0, one), pair_of<scales>(row, group, eight, 1, one),
-            pair_of<scales>(row, group, eight, 2, one), pair_of<scales>(row, group, eight, 3, one)};
+        uint32_t pair[4];
+#pragma unroll
+        for (int q = 0; q < 4; ++q) {
+            pair[q] = pair_of<scales>(row, group, eight, q, one);
+            if constexpr (S::kPlaced) {
+                if (!lifts) continue;
+                *fit &= !Decode::overflows(pair[q]);
+                pair[q] = Decode::lifted(pair[q]);
+            }
+        }
+        return {pair[0], pair[1], pair[2], pair[3]};
     }
 
     // The scales of rows q and q + 8 of the four of an eight, as a pair of x's type. `one`: what

@@ -181,7 +181,8 @@ struct TransposedGemm : Shared<S> {
             };
             v = {pair(0), pair(1), pair(2), pair(3)};
         } else {
-            v = Groups{*this}.template pairs_of<scales>(row, at.group, eight.scale, one);
+            v = Groups{*this}.template pairs_of<scales>(row, at.group, eight.scale, one, false,
+                                                        nullptr);
         }
         const int64_t left = row < at.rows ? p.w.geometry.n - int64_t(row) * 16 : 0;
         if (left < 16) {
