@@ -321,8 +321,7 @@ Status run_listed(const LinearArgs &args, const ExpertsListPlan &plan, const Lau
     return QK_OK;
 }
 
-bool share_list(const LinearArgs &up, const ExpertsListPlan &of_up, const LinearArgs &down,
-                const ExpertsListPlan &of_down) {
+bool ExpertsLayer::shares_list() const {
     const Experts &a = *up.experts, &b = *down.experts;
     const int64_t rows = a.tokens * a.slots;
     return a.expert == b.expert && a.tokens == b.tokens && a.slots == b.slots &&
@@ -330,22 +329,22 @@ bool share_list(const LinearArgs &up, const ExpertsListPlan &of_up, const Linear
            down.x.format == up.y.format && down.x.columns == up.y.columns &&
            row_stride(down.x) == row_stride(up.y) && of_up.item_rows == of_down.item_rows &&
            of_up.x_columns == of_down.x_columns && of_up.rows == rows &&
-           of_down.tokens == a.tokens && of_down.rows == rows &&
-           of_up.end - of_up.x <= of_down.x - of_down.z;
+           of_down.tokens == a.tokens && of_down.rows == rows;
 }
 
-Status run_layer(const LinearArgs &up, const LinearArgs &down, const ExpertsListPlan &of_down,
-                 const Launch &launch, Products *products) {
+Status run_layer(const ExpertsLayer &layer, const Launch &launch, Products *products) {
+    const ExpertsListPlan &of_down = layer.of_down;
     char *const at = static_cast<char *>(launch.workspace);
-    ListedExperts listed = listed_of(up, of_down, at);
-    listed.x = at + of_down.z, listed.next = at + of_down.x;
+    ListedExperts listed = listed_of(layer.up, of_down, at);
+    listed.x = at + of_down.z, listed.next = at + layer.x_of_down();
     QK_TRY(list_experts(listed.e, listed.list, launch));
-    QK_TRY(gather_x(up, listed, launch));
-    QK_TRY(products(up, listed, launch));
-    listed = listed_of(down, of_down, at);
+    QK_TRY(gather_x(layer.up, listed, launch));
+    QK_TRY(products(layer.up, listed, launch));
+    listed = listed_of(layer.down, of_down, at);
+    listed.x = at + layer.x_of_down();
     listed.early = true;
-    if (listed.e.summed) return add_products(down, listed, of_down, launch, products);
-    return products(down, listed, launch);
+    if (listed.e.summed) return add_products(layer.down, listed, of_down, launch, products);
+    return products(layer.down, listed, launch);
 }
 
 }  // namespace qk::cuda

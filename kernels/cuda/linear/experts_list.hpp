@@ -100,13 +100,20 @@ using Products = Status(const LinearArgs &, const ListedExperts &, const Launch 
 Status run_listed(const LinearArgs &args, const ExpertsListPlan &plan, const Launch &launch,
                   Products *products);
 
-// Whether `down` multiplies the y of `up` by its routing, all tokens at once, so that one list does
-// for both: within the workspace of `down`, whose z comes when x of `up` has been read.
-bool share_list(const LinearArgs &up, const ExpertsListPlan &of_up, const LinearArgs &down,
-                const ExpertsListPlan &of_down);
-// Both; `products` stores y to ListedExperts::next, too.
-Status run_layer(const LinearArgs &up, const LinearArgs &down, const ExpertsListPlan &of_down,
-                 const Launch &launch, Products *products);
+// Two products that have one list: `down` multiplies the y of `up` by its routing, all tokens at
+// once. Its x is behind the x of `up`, which its z then takes the place of.
+struct ExpertsLayer {
+    const LinearArgs &up, &down;
+    ExpertsListPlan of_up, of_down;
+
+    int64_t x_of_down() const {
+        return max64(of_down.x, of_down.z + round_up(of_up.end - of_up.x, kListLine));
+    }
+    int64_t end() const { return x_of_down() + of_down.end - of_down.x; }
+    bool shares_list() const;
+};
+// Both, within end() bytes; `products` stores y to ListedExperts::next, too.
+Status run_layer(const ExpertsLayer &layer, const Launch &launch, Products *products);
 
 #if defined(__CUDACC__)
 namespace {

@@ -30,11 +30,11 @@ Status run(const LinearArgs &args, const Launch &launch) {
 // Kernel::run_siblings, of gate and up and of down.
 Status run_siblings(const LinearArgs *const *args, int32_t, const Launch &launch, int32_t *ran) {
     const LinearArgs &up = *args[0], &down = *args[1];
-    const ExpertsListPlan of_down = plan_of(down);
+    const ExpertsLayer layer = {up, down, plan_of(up), plan_of(down)};
     const bool both = up.y.format->bits == 16 && leaves_whole(experts_view(up)) &&
-                      share_list(up, plan_of(up), down, of_down);
+                      layer.shares_list() && size_t(layer.end()) <= launch.workspace_bytes;
     *ran = both ? 2 : 0;
-    return both ? run_layer(up, down, of_down, launch, multiply) : QK_OK;
+    return both ? run_layer(layer, launch, multiply) : QK_OK;
 }
 
 }  // namespace
