@@ -277,7 +277,12 @@ TEST(CudaSelect, Experts) {
     EXPECT_EQ(kernel(kH200, kAmple), "sm90 expert rows");
     c.format = QK_FORMAT_NF4;  // whose rows are alone until slots are as many as experts
     EXPECT_EQ(kernel(kH200, kAmple), "sm90 experts");
-    c.format = QK_FORMAT_U4_AFFINE;
+    c.format = QK_FORMAT_FP4_E2M1, c.scale = QK_FORMAT_E8M0, c.group = 32;
+    EXPECT_EQ(kernel(kH200, kAmple), "sm90 expert gemm");
+    c.experts = 8, c.n = 8 * 64, c.m = 15;  // tokens are few, though experts are fewer
+    EXPECT_EQ(kernel(kH200, kAmple), "sm90 expert rows");
+    c = {kU4, kPacked, 128 * 64, 4096, 32};
+    c.experts = 128;
     const auto same_bits = [&] {
         const qk::cuda::BatchClass batch =
             batch_class(facts_of(c, kH200.device), kH200.device, kAmple);
