@@ -41,7 +41,7 @@ def named(name, scales=True):
     words = name.replace(" packed", "").replace(" x f16", "").split(" x ")
     head, *tail = words[0].split()
     group = tail[:1]
-    rest = [word for word in tail[1:] if word in ("nested", "act-order") or word.isupper()]
+    rest = [word for word in tail[1:] if word in ("nested", "act-order", "zeros") or word.isupper()]
     if scales and len(tail) > 1 and tail[1] == "f32":
         rest.append("f32 scales")
     label = " ".join([head.upper(), *group])

@@ -143,7 +143,8 @@ void bench_repack(Bench &b) {
 void bench_quantize(Bench &b) {
     const int64_t shapes[][2] = {{4096, 4096}, {8192, 8192}, {8192, 28672}};
     for (const auto &[n, k] : shapes) {
-        for (const Kind &kind : {kNf4, kFp4, kNf4Nested, kE2m1, kU4Symmetric, kS8, kLut8}) {
+        for (const Kind &kind :
+             {kNf4, kFp4, kNf4Nested, kE2m1, kU4Symmetric, kU4Zeros, kS8, kLut8}) {
             const int64_t codes = n * k;
             const int copies = copies_for(2.5 * double(codes));
             std::vector<Weight> weights;

@@ -63,6 +63,7 @@ constexpr Kind kFp4 = {"fp4 b64 f32", QK_FORMAT_FP4_BNB, QK_FORMAT_F32, QK_LAYOU
 constexpr Kind kE2m1 = {"e2m1 b64 f32", QK_FORMAT_FP4_E2M1, QK_FORMAT_F32, QK_LAYOUT_ROW, 64};
 constexpr Kind kU4Symmetric = {
     "u4 g128 symmetric", QK_FORMAT_U4_AFFINE, QK_FORMAT_F16, QK_LAYOUT_WORD, 128, false, true};
+constexpr Kind kU4Zeros = {"u4 g128 zeros", QK_FORMAT_U4_AFFINE, QK_FORMAT_F16, QK_LAYOUT_ROW, 128};
 constexpr Kind kGptq = {"u4 g128 GPTQ", QK_FORMAT_U4_AFFINE, QK_FORMAT_F16, QK_LAYOUT_GPTQ, 128};
 constexpr Kind kGemv = {"u4 g128 AWQ_GEMV", QK_FORMAT_U4_AFFINE, QK_FORMAT_F16, QK_LAYOUT_AWQ_GEMV,
                         128};
