@@ -112,6 +112,10 @@ uint32_t traits() {
     return found;
 }
 
+void assume_traits(uint32_t assumed) {
+    g_traits.store(assumed | kTraitsAsked, std::memory_order_relaxed);
+}
+
 bool tiles_allowed() {
     int known = g_tiles.load(std::memory_order_relaxed);
     if (known == kNotAsked) {

@@ -18,8 +18,12 @@ enum Trait : uint32_t {
     kOneShuffle = 4,
 };
 
-// Those of this processor, asked once.
+constexpr uint32_t kAllTraits = 7;
+
+// Those of this processor, asked once; no bit of an exact or an int8 product depends on them.
 uint32_t traits();
+// Tests: from now on they are these.
+void assume_traits(uint32_t assumed);
 
 namespace {
 

@@ -1,11 +1,13 @@
 // Every linear kernel of the CPU against the generic one, bit for bit: the order of the sum is part
-// of the contract (kernels/cpu/generic/linear.cpp), so no tolerance is needed.
+// of the contract (kernels/cpu/generic/linear.cpp), so no tolerance is needed. One thread has this
+// processor's traits, three have the others, so that both ways to fetch codes are tested anywhere.
 #pragma once
 #include <gtest/gtest.h>
 #include <string.h>
 
 #include <vector>
 
+#include "cpu/traits.hpp"
 #include "kernel/weights.hpp"
 
 inline std::vector<uint8_t> run(const qk::Kernel<qk::LinearArgs> &kernel, const TestDense &x,
@@ -56,18 +58,21 @@ class CpuLinear : public Specialised {
         const qk::LinearArgs args = {x.view(), w.view(), nullptr, y.view()};
         const qk::Kernel<qk::LinearArgs> &generic = *list.kernels[list.count - 1];
         const auto expected = run(generic, x, w, b, c.n, 1, {});
+        const uint32_t own = qk::cpu::traits(), other = own ^ qk::cpu::kAllTraits;
         for (const qk::Device &device : test_devices(c)) {
             for (int32_t i = 0; i < list.count - 1; ++i) {
                 const qk::Kernel<qk::LinearArgs> &kernel = *list.kernels[i];
                 if (!sweep::takes(kernel, args, device)) continue;
                 ++taken_;
                 for (const int32_t threads : {1, 3}) {
+                    qk::cpu::assume_traits(threads == 1 ? own : other);
                     EXPECT_TRUE(
                         same(x_format, run(kernel, x, w, b, c.n, threads, device), expected))
                         << kernel.name << ": " << describe(c) << " m " << m << " x "
                         << x.view().format->name << " threads " << threads << " sets "
                         << device.instruction_sets;
                 }
+                qk::cpu::assume_traits(own);
             }
         }
     }

@@ -2,6 +2,7 @@
 #pragma once
 #include <string.h>
 
+#include <cmath>
 #include <random>
 #include <string>
 #include <vector>
@@ -104,6 +105,19 @@ class TestWeight {
         fill(QK_PLANE_SCALE_CODE, QK_FORMAT_F32, [&] { return table(random); });
         fill(QK_PLANE_SCALE_BIAS, QK_FORMAT_F32, [&] { return scale(random); });
         fill(QK_PLANE_TABLE, QK_FORMAT_F32, [&] { return table(random); });
+        if (shape_.format->id == QK_FORMAT_LUT8 && random() % 2 != 0) mirror_table();
+    }
+
+    // As bitsandbytes' dynamic table is: code 254 - c stands for minus what c does, 127 for 0.
+    void mirror_table() {
+        float value[256];
+        memcpy(value, planes_[QK_PLANE_TABLE].data(), sizeof(value));
+        value[127] = 0;
+        for (int code = 0; code < 127; ++code) {
+            value[254 - code] = std::fabs(value[254 - code]);
+            value[code] = -value[254 - code];
+        }
+        memcpy(planes_[QK_PLANE_TABLE].data(), value, sizeof(value));
     }
 
     qk::Shape shape_ = {};
