@@ -17,6 +17,9 @@ struct DotprodInt8 : NeonInt8 {
         int8_t x[32][kTile][4];   // 4 columns each
         float scale[8][kTile];    // by block; the unit of entries is in it
         int32_t minus[8][kTile];  // minus a block's sum, times the zero where all have the same
+
+        // What minima are multiplied by, where there are some.
+        float of_minima(int64_t b, int64_t j) const { return scale[b][j] * -float(minus[b][j]); }
     };
 
     class TileKernel {
