@@ -111,7 +111,7 @@ class Call {
     void by_scan(int64_t base, int64_t rows, const Dense &z, bool accumulate) {
         const int64_t heads = min64(rows, e_.count), panel = panel_of(heads);
         const int64_t panels = ceil_div(columns_, panel);
-        for_items(launch_.parallel, heads * panels, work_of(panel, 1),
+        for_items(launch_.parallel, heads * panels, work_of(panel, ceil_div(rows, max64(heads, 1))),
                   [&](int64_t item, int32_t lane) {
             const int64_t head = item / panels, first = item % panels * panel;
             const int64_t expert = heads == rows ? expert_at(base + head) : head;
