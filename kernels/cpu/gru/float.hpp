@@ -34,7 +34,8 @@ struct FloatGru {
     static constexpr FloatGruTile kTile = float_gru_tile(Isa::kVectorBytes);
     static constexpr int64_t kLanes = Isa::kVectorBytes / 4, kPanelVectors = kFloatPanel / kLanes;
     static constexpr int64_t kChain = 128;
-    static constexpr int64_t kWorthThreads = 1 << 17;  // products; fewer do not repay waking
+    // Products; fewer do not repay waking an executor (qk's own threads have a least task as well).
+    static constexpr int64_t kWorthThreads = 1 << 17;
 
     static Floats load(const float *from) {
         Floats lanes;

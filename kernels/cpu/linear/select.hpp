@@ -41,7 +41,7 @@ enum Condition : Conditions {
     kOneCut = 1ull << 30,          // no group ends within 16 columns, or its scale alone differs
     kGroupsOfLut8 = 1ull << 31,    // as kGroups16, or of any size and codes of LUT8
     kTwoRows = 1ull << 32,         // of x, at least
-    kTileRows = 1ull << 33,        // of x, at least: from here on tiles of 16 pay
+    kTileRows = 1ull << 33,        // of x, at least, by the groups: tiles of 16 pay from here on
 };
 
 // Conditions that are the case itself: their kernels are no faster ones for another case.

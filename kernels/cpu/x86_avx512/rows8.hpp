@@ -309,7 +309,7 @@ class Rows8 {
     }
     // The codes of the next 8 rows are fetched in sequence, a run's part of them in its turn: a
     // quarter while its scales are read, when nothing else would keep memory busy, the rest by the
-    // loops, from codes_ahead on. LUT8's fetch them all, and so do all where streams are paged.
+    // loops, from codes_ahead on. LUT8's fetch them all, and so do S8's where streams are paged.
     void load_scales(const Run &run) {
         groups_.load(run.row, run.first, run.last, next_codes(run), quarter(run));
     }
