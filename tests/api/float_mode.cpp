@@ -175,7 +175,7 @@ TEST(FloatMode, OperationsOnWeights) {
 
 // Everything that a GRU's calls write, from float weights to a saved image, codes and states.
 std::vector<unsigned char> gru_outputs(qk_context *context, int32_t preset, const Around &call) {
-    constexpr int32_t c = 12, h = 20, steps = 11, batch = 3;
+    constexpr int32_t c = 12, h = 97, steps = 11, batch = 10;  // a step is shared
     std::vector<float> w(3 * h * c), r(3 * h * h), x(steps * batch * c), h0(batch * h);
     std::vector<float> y(steps * batch * h), y_float(y.size()), read(h0.size());
     for (size_t i = 0; i < w.size(); ++i) w[i] = float(int(i * 37 % 101) - 50) / 60;

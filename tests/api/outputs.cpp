@@ -62,8 +62,8 @@ std::vector<unsigned char> outputs_of(qk_context *context, const qk_tensor_desc 
     return all;
 }
 
-std::vector<qk_tensor_desc> odd_descs() {
-    auto all = weight_descs(77, 105, 32);
+std::vector<qk_tensor_desc> odd_descs(int64_t rows) {
+    auto all = weight_descs(rows, 105, 32);
 #if defined(QK_SANITIZED)
     // Sanitizers look at how tasks touch memory, not at every format: every seventh will do.
     for (size_t i = 0; i * 7 < all.size(); ++i) all[i] = all[i * 7];

@@ -15,8 +15,8 @@ inline qk_status plainly(const std::function<qk_status()> &call) { return call()
 std::vector<unsigned char> outputs_of(qk_context *context, const qk_tensor_desc &desc,
                                       float scale = 1, const Around &around = plainly);
 
-// 77 x 105 is odd in every way; 600 rows give every executor more tasks than threads,
-// and qk's own threads enough work to be handed some.
-std::vector<qk_tensor_desc> odd_descs();
+// 105 columns and 77 rows are odd in every way; 600 rows give every executor more tasks than
+// threads, and qk's own threads enough work to be handed some.
+std::vector<qk_tensor_desc> odd_descs(int64_t rows = 77);
 
 }  // namespace api

@@ -131,9 +131,9 @@ std::vector<float> run_float(Session &session, const qk_gru *gru, const std::vec
     return y;
 }
 
-// 96 units are enough for threads to share a step.
+// 96 units of 10 sequences are enough for threads to share a step.
 TEST(GruFloat, ThreadsTimeAndBatchChangeNoBit) {
-    constexpr int c = 40, h = 96, t = 21, b = 5;
+    constexpr int c = 40, h = 96, t = 21, b = 10;
     std::mt19937 random(3);
     Network net;
     net.c = c, net.h = h;
