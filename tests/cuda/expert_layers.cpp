@@ -14,10 +14,10 @@ class CudaExpertLayers : public DeviceTensors {
         tokens_ = tokens;
         open(size_t{4} << 20);
         gate_up_ = weights(2 * kInner, kHidden, microscaled_[0]);
-        down_ = weights(kHidden, kInner, microscaled_[1]);
+        down_ = weights(columns_, kInner, microscaled_[1]);
         x_ = rows({tokens, kHidden}, QK_FORMAT_F16);
         middle_ = rows({tokens, kSlots, kInner}, QK_FORMAT_F16);
-        y_ = rows({tokens, kHidden}, QK_FORMAT_F16);
+        y_ = rows({tokens, columns_}, QK_FORMAT_F16);
         weight_ = rows({tokens, kSlots}, QK_FORMAT_F32);
         upload(x_, QK_PLANE_DATA, random_floats(QK_FORMAT_F16, tokens * kHidden, rng_));
         upload(weight_, QK_PLANE_DATA, random_floats(QK_FORMAT_F32, tokens * kSlots, rng_));
@@ -100,7 +100,7 @@ class CudaExpertLayers : public DeviceTensors {
                                  cudaMemcpyHostToDevice),
                       cudaSuccess);
             run(up, down, false);
-            const std::vector<uint8_t> expected = read(y_, tokens * kHidden);
+            const std::vector<uint8_t> expected = read(y_, tokens * columns_);
             for (int before = 0; before <= 4; ++before) {  // layers with other ids in front
                 const size_t set = before == 4 ? size_t(i) : size_t((i + before) % kRounds);
                 ASSERT_EQ(cudaMemcpyAsync(ids.data(), copies[set].data(), sets[set].size(),
@@ -108,14 +108,14 @@ class CudaExpertLayers : public DeviceTensors {
                           cudaSuccess);
                 run(up, down, true);
             }
-            ASSERT_EQ(read(y_, tokens * kHidden), expected) << "round " << i;
+            ASSERT_EQ(read(y_, tokens * columns_), expected) << "round " << i;
         }
     }
 
     Rng rng_{45};
-    uint32_t flags_ = 0;                    // of gate and up
-    bool microscaled_[2] = {false, false};  // gate and up, down
-    int64_t tokens_ = 0;
+    uint32_t flags_ = 0;                      // of gate and up
+    bool microscaled_[2] = {false, false};    // gate and up, down
+    int64_t tokens_ = 0, columns_ = kHidden;  // of y
     qk_tensor *gate_up_ = nullptr, *down_ = nullptr;
     qk_tensor *x_ = nullptr, *middle_ = nullptr, *y_ = nullptr, *weight_ = nullptr;
 };
@@ -142,6 +142,23 @@ TEST_F(CudaExpertLayers, ManyRowsMicroscaled) {
     QK_NEEDS_DEVICE();
     microscaled_[0] = microscaled_[1] = true;
     check(70);
+}
+// The same in items of 64 and of 160 rows.
+TEST_F(CudaExpertLayers, ItemsOf64RowsMicroscaled) {
+    QK_NEEDS_DEVICE();
+    microscaled_[0] = microscaled_[1] = true;
+    check(200);
+}
+TEST_F(CudaExpertLayers, ItemsOf160RowsMicroscaled) {
+    QK_NEEDS_DEVICE();
+    microscaled_[0] = microscaled_[1] = true;
+    check(300);
+}
+// x of gate and up takes more room than z, so that x of down moves up.
+TEST_F(CudaExpertLayers, XIsLargerThanZ) {
+    QK_NEEDS_DEVICE();
+    columns_ = 128;
+    check(60);
 }
 TEST_F(CudaExpertLayers, ManyRowsOfTwoFormats) {
     QK_NEEDS_DEVICE();

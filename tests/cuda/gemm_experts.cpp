@@ -133,6 +133,37 @@ TEST(CudaGemmExperts, ScalesOfPlacedCodes) {
     }
 }
 
+// A stage with one scale of 4 or more is not lifted: its other rows keep their bits. A NaN's and an
+// infinity's are lifted, and show in their own row alone.
+TEST(CudaGemmExperts, StagesThatAreNotLiftedHaveTheSameBits) {
+    QK_NEEDS_DEVICE();
+    Rng rng(55);
+    constexpr int64_t kRow = 288 + 5, kGroups = 17;  // row 5 of expert 1
+    for (const qk_format type : {QK_FORMAT_F16, QK_FORMAT_BF16}) {
+        for (const int64_t tokens : {17, 70, 190}) {
+            Case c = make_case(desc_of(kPacked[5], 3 * 288, kGroups * 32), 3, type, 0, rng);
+            std::vector<uint8_t> &codes = c.w.planes[QK_PLANE_SCALE];
+            for (uint8_t &code : codes) code = uint8_t(112 + rng() % 16);
+            resize(&c, tokens, 3, rng);
+            const std::vector<float> z =
+                slots_of(c, DeviceWeight(packed_on_host(c.w)), kLinearSm90ExpertGemm);
+            for (const int code : {131, 200, 255}) {
+                codes[kRow * kGroups + 3] = uint8_t(code);
+                const std::vector<float> other =
+                    slots_of(c, DeviceWeight(packed_on_host(c.w)), kLinearSm90ExpertGemm);
+                for (size_t i = 0; i < z.size(); ++i) {
+                    const int64_t slot = int64_t(i) / c.rows();
+                    if (expert_at(c, slot) * c.rows() + int64_t(i) % c.rows() != kRow) {
+                        ASSERT_EQ(memcmp(&other[i], &z[i], 4), 0) << code << " at " << i;
+                    } else if (code == 255) {
+                        ASSERT_TRUE(std::isnan(other[i])) << i;
+                    }
+                }
+            }
+        }
+    }
+}
+
 // Of every 13th token.
 void expect_own_bits(Case &many) {
     SCOPED_TRACE(many.title());

@@ -331,4 +331,33 @@ TEST(CudaPlan, ExpertsLists) {
     }
 }
 
+// What a layer of experts with one list has in the workspace: x of gate and up, then z of down in
+// its place, and x of down behind both.
+TEST(CudaPlan, LayersOfExperts) {
+    const qk::LinearArgs none = {};
+    const int64_t shapes[][2] = {{512, 256}, {128, 4096}, {2048, 768}, {7168, 2048}};  // y, x
+    int moved = 0, in_passes = 0;
+    for (const int64_t tokens : {1, 64, 1000, 5000}) {
+        for (const auto &[columns, inner] : shapes) {
+            for (const bool summed : {false, true}) {
+                const qk::cuda::GemmExpertsKind u4 = {false, false, false, false};
+                const auto up = qk::cuda::plan_gemm_list(tokens, 8, 128, inner, false, 2048, u4);
+                const auto down =
+                    qk::cuda::plan_gemm_list(tokens, 8, 128, columns, summed, inner, u4);
+                const int64_t rows = tokens * 8;
+                if (up.rows != rows || down.rows != rows || down.tokens != tokens) continue;
+                const qk::cuda::ExpertsLayer layer = {none, none, up, down};
+                const int64_t x = layer.x_of_down();
+                ASSERT_EQ(x % 128, 0);
+                ASSERT_GE(x, down.z + up.end - up.x);
+                ASSERT_GE(x, down.x);
+                ASSERT_EQ(layer.end() - x, down.x_rows * inner * 2);
+                ASSERT_TRUE(up.items == down.items && up.order == down.order && up.z == down.z);
+                moved += x > down.x, in_passes += down.columns < columns;
+            }
+        }
+    }
+    EXPECT_TRUE(moved > 0 && in_passes > 0);
+}
+
 }  // namespace
