@@ -118,7 +118,7 @@ constexpr Sentence kSentences[] = {
     {C::kTableKnown, "w brings a table of its own"},
     {C::kSecondPowerOfTwo, "second groups are not a power of two"},
     {C::kSecondFitsSlabs, "second groups do not end where slabs of w do"},
-    {C::kFewGroups32, "w has 2^32 groups, with one second scale 2^31, or more"},
+    {C::kFewGroups32, "w has 2^32 groups or more, or 2^31 with one second scale"},
     {C::kFewGroups31, "w has 2^31 groups or more"},
     {C::kFewTiles28, "w is too large to be repacked"},
     {C::kWhole, "only a slab of w is there"},

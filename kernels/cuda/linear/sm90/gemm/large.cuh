@@ -84,7 +84,7 @@ struct LargeOutput {
         if (x_row >= p.m || column >= p.y_columns) return;
         uint16_t *const y = static_cast<uint16_t *>(p.y) + x_row * p.y_pitch;
         if (lines) {
-            global_store_16(y + column, S::Order::load_8(from + buffer, own()));
+            global_store_16(y + column, S::Order::load_8(from + buffer));
         } else {
             store_values(p, y, column, from + buffer);
         }

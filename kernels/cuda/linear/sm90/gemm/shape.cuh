@@ -27,7 +27,7 @@ struct OwnOrder {
     // Bytes from the row of `column`, 2 bytes each, to that of the i-th behind it.
     static __device__ uint32_t bytes_to(uint32_t, uint32_t i) { return i * 2; }
     // Those of `column`, a multiple of 8, and of the 7 behind it, in this order.
-    static __device__ uint4 load_8(uint32_t at, uint32_t) { return shared_load_16(at); }
+    static __device__ uint4 load_8(uint32_t at) { return shared_load_16(at); }
 };
 // Tiles are turned over where they are loaded (linear/transposed_codes.cuh): of a warp's 16 rows
 // row g + 8 is the column kOther further on than that of row g.
@@ -44,7 +44,7 @@ struct TransposedOrder {
     static __device__ uint32_t bytes_to(uint32_t column, uint32_t i) {
         return (row(column + i) - row(column)) * 2;
     }
-    static __device__ uint4 load_8(uint32_t at, uint32_t) {
+    static __device__ uint4 load_8(uint32_t at) {
         const uint2 v = shared_load_8(at), other = shared_load_8(at + 16);
         if constexpr (kOther == 2) return {v.x, other.x, v.y, other.y};
         return {__byte_perm(v.x, other.x, 0x5410), __byte_perm(v.x, other.x, 0x7632),

@@ -32,7 +32,9 @@ struct SmallGroups {
     using Decode = typename S::Decode;
     static constexpr int kTiles = S::kTiles;
     static constexpr uint32_t kScales = S::kX + S::kCodes, kZeros = kScales + S::kScale;
-    static constexpr uint32_t kUnlifted = kZeros;  // placed codes have none: whether scales are not
+    // Where other codes have zeros, placed ones have a word: whether this stage's scales are as
+    // they are stored.
+    static constexpr uint32_t kUnlifted = kZeros;
 
     using Scales = StoredScales;
 
