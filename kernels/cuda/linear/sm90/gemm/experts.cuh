@@ -367,6 +367,7 @@ Status GemmExperts<codes, x>::run(const LinearArgs &args, const ListedExperts &l
             // Other scales are slow to lift: a warp has no time for it where groups are of 16.
             const bool placed = args.w.scale.format->id == QK_FORMAT_E8M0;
             if (args.w.format->id == QK_FORMAT_FP4_E2M1 && placed) {
+                QK_ASSERT(listed.x_columns == GatheredColumns::kEven);
                 return run_listed_rows<T, PlacedE2m1<T>, ScaleKind::kNested, true>(args, listed, &p,
                                                                                    launch);
             }
