@@ -4,8 +4,6 @@
 
 namespace {
 
-constexpr int64_t kMostExperts = 1 << 16;  // no model has as many; a damaged file may say so
-
 // "X.experts" of "X.experts.down_proj"; "" of other layers.
 std::string pair_of(const std::string &layer) {
     for (const std::string name : {kGateUp, kDown}) {
@@ -25,7 +23,7 @@ bool has_pair(const Checkpoint &checkpoint, const std::string &module) {
         if (!found || !is_loadable(*layer) || !is_quantized(*layer)) return false;
     }
     const int64_t *up = gate_up.desc.shape, *from = down.desc.shape;
-    return up[0] == from[0] && up[0] <= kMostExperts && up[1] == 2 * from[2] && up[2] == from[1];
+    return up[0] == from[0] && up[1] == 2 * from[2] && up[2] == from[1];
 }
 
 void refuse_experts(const Target &target, const Checkpoint &checkpoint, const qk_layer &layer) {
@@ -44,6 +42,14 @@ void refuse_experts(const Target &target, const Checkpoint &checkpoint, const qk
     if (layer.has_bias != 0) cannot_hold(layer, start + "; it has a bias of all of them");
 }
 
+// Two layers of one name, if the file has an expert's own beside those of all.
+void refuse_other(const Checkpoint &checkpoint, const qk_layer &layer, const std::string &name) {
+    qk_layer other;
+    if (qk_checkpoint_find_layer(checkpoint.get(), name.c_str(), &other, sizeof other) == QK_OK) {
+        cannot_hold(layer, "the file has " + name + " too");
+    }
+}
+
 }  // namespace
 
 std::vector<Job> experts_one_by_one(const Target &target, const Checkpoint &checkpoint,
@@ -60,6 +66,7 @@ std::vector<Job> experts_one_by_one(const Target &target, const Checkpoint &chec
         const int64_t each = static_cast<int64_t>(parts.size());
         names->push_back(pair_of(layer.name) + "." + std::to_string(i / each) +
                          parts[static_cast<size_t>(i % each)]);
+        refuse_other(checkpoint, layer, names->back());
         Job job = {layer, layer.desc, layer.name, i * (layer.desc.shape[0] / count)};
         job.layer.name = names->back().c_str();
         job.layer.desc.shape[0] = layer.desc.shape[0] / count;

@@ -1,8 +1,20 @@
 """Experts in GGUF's tensors of three dimensions, and the report that finds the originals of all."""
+import math
+import struct
 import unittest
 
 from fused import DOWN, EXPERTS, GATE_UP, GPT_OSS, FusedCase, joined, read_gguf, turned, weights
 from harness import floats, read, safetensors
+
+
+def resized(content, name, shape, wrong):
+    """A GGUF file whose last tensor, of Q4_0, has another shape."""
+    before, after = (name.encode() + struct.pack("<I3Q", 3, *sizes[::-1])
+                     for sizes in (shape, wrong))
+    assert content.count(before) == 1
+    more = (math.prod(wrong) - math.prod(shape)) // 32 * 18
+    content = content.replace(before, after)
+    return content + bytes(more) if more > 0 else content[:len(content) + more]
 
 
 class Together(FusedCase):
@@ -57,7 +69,7 @@ class Together(FusedCase):
                       "each", self.fails(4, "convert", out, back, "--to", "compressed-tensors"))
 
     def test_experts_of_gguf_are_converted_one_by_one(self):
-        """As if the file had layers an expert; --to gguf keeps them."""
+        """As if the file had layers an expert; to GGUF there is nothing to do."""
         for sizes in ({"n": 32}, {"experts": 1, "n": 1056, "k": 2048}):
             pair = self.pair(**sizes)
             other = {"model.layers.0.q_proj.weight": ("BF16", [64, 96], weights("BF16", 6144, 5))}
@@ -75,10 +87,11 @@ class Together(FusedCase):
                     found, expected = (read(self.folder / f"{i}.safetensors") for i in (0, 1))
                     self.assertEqual(found, expected, (form, word))
                     self.assertIn(f"{EXPERTS}.0.up_proj", " ".join(found))
-            self.fails(1, "convert", files[0], self.folder / "no.gguf", "--to", "gguf")
+            self.assertIn("nothing to do: the layers are GGUF already", self.fails(
+                1, "convert", files[0], self.folder / "no.gguf", "--to", "gguf"))
 
     def test_experts_of_gguf_that_stay_together(self):
-        """No names for single experts, no partner, or a bias: a refusal."""
+        """No names for single experts, no partner, one of other sizes, or a bias: a refusal."""
         out = self.folder / "no"
         pair = self.pair(n=32)
         bias = {f"{DOWN}_bias": ("F32", [3, 96], floats(range(288)))}
@@ -95,7 +108,41 @@ class Together(FusedCase):
         plain.write_bytes(content.replace(b"gate_up_proj", b"gate_in_proj"))
         self.assertIn(f"{DOWN}: its experts are one tensor", self.fails(
             4, "convert", plain, out, "--to", "compressed-tensors"))
+        # Sizes that belong to no pair: the number of experts, n, k.
+        for wrong in ([2, 96, 32], [3, 96, 64], [3, 64, 32]):
+            plain.write_bytes(resized(content, f"{DOWN}.weight", pair[DOWN][1], wrong))
+            self.assertEqual(self.run_json("verify", plain)["sound"], True)
+            self.assertIn("qk makes those of X.experts.gate_up_proj [E,2n,k]", self.fails(
+                4, "convert", plain, out, "--to", "compressed-tensors"))
+        # llama.cpp's names, of the same lengths.
+        renamed = {b"b.experts.gate_up_proj": b"blk.0.ffn_gate_up_exps",
+                   b"b.experts.down_proj": b"blk.0.ffn_down_exps"}
+        short = self.model({f"b.{name[name.index('experts'):]}": tensor
+                            for name, tensor in pair.items()}, "", "short")
+        self.run_qk("quantize", short, plain, "--format", "q4_0", "--force")
+        content = plain.read_bytes()
+        for name, other in renamed.items():
+            content = content.replace(name, other)
+        plain.write_bytes(content)
+        self.assertIn("blk.0.ffn_down_exps: its experts are one tensor", self.fails(
+            4, "convert", plain, out, "--to", "compressed-tensors"))
         self.assertFalse(out.exists())
+
+    def test_an_expert_of_its_own_beside_all(self):
+        """One of two layers of a name would be lost, whether it is dense or quantized."""
+        pair, up = self.pair(n=32), f"{EXPERTS}.0.up_proj"
+        model = self.model({**pair, f"{up}.weight": ("BF16", [32, 96], weights("BF16", 3072, 5))},
+                           "")
+        for excludes, kind in ((up, "30"), ("none", "Q4_0")):  # 30: BF16
+            both, out = self.folder / "both.gguf", self.folder / "no"
+            self.run_qk("quantize", model, both, "--format", "q4_0", "--exclude", excludes,
+                        "--force")
+            kinds = {name: of for name, (of, _, _) in read_gguf(both).items()}
+            self.assertEqual(kinds[f"{GATE_UP}.weight"], "Q4_0")
+            self.assertEqual(kinds[f"{up}.weight"], kind)
+            self.assertIn(f"{GATE_UP}: the file has {up} too", self.fails(
+                4, "convert", both, out, "--to", "compressed-tensors"))
+            self.assertFalse(out.exists())
 
     def compare(self, model, *options):
         """What quantize says of the layers, and dequantize --report of its result."""
