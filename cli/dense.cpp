@@ -47,13 +47,6 @@ std::string tied_head(const std::string &model_type) {
     return "lm_head";
 }
 
-// "model.layers.0.mlp.experts" of "model.layers.0.mlp.experts.7.up_proj"; "" for no expert.
-std::string experts_of(const std::string &layer) {
-    constexpr const char *kPart = ".experts.";
-    const size_t at = layer.find(kPart);
-    return at == std::string::npos ? "" : layer.substr(0, at + std::strlen(kPart) - 1);
-}
-
 std::string pattern_of(const std::string &module) {
     std::string pattern = "re:";
     for (const char c : module) {
@@ -69,6 +62,12 @@ std::vector<std::string> default_excludes() {
     std::vector<std::string> patterns;
     for (const Rule &rule : kRules) patterns.emplace_back(rule.pattern);
     return patterns;
+}
+
+std::string experts_of(const std::string &layer) {
+    constexpr const char *kPart = ".experts.";
+    const size_t at = layer.rfind(kPart);
+    return at == std::string::npos ? "" : layer.substr(0, at + std::strlen(kPart) - 1);
 }
 
 bool is_expert(const std::string &layer) { return !experts_of(layer).empty(); }

@@ -9,6 +9,8 @@
 
 // Patterns for --help; reason_by_name knows what each stands for.
 std::vector<std::string> default_excludes();
+// "X.experts" of "X.experts.7.up_proj" and of "X.experts.down_proj"; "" for no expert.
+std::string experts_of(const std::string &layer);
 bool is_expert(const std::string &layer);  // of a mixture
 // What transformers passes over where it makes experts dense, without a word: "transformers reads
 // no zero points of experts"; "" for nothing. `stored`: as compressed-tensors has them.

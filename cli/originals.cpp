@@ -6,16 +6,6 @@
 #include "dense.hpp"
 #include "transpose.hpp"
 
-namespace {
-
-// "X.experts" of "X.experts.7.up_proj" and of "X.experts.down_proj"; "" of what is no expert.
-std::string experts_module(const std::string &layer) {
-    const size_t at = layer.rfind(std::string(kModule) + ".");
-    return at == std::string::npos ? "" : layer.substr(0, at + std::string(kModule).size());
-}
-
-}  // namespace
-
 Originals::Originals(const Checkpoint &checkpoint)
     : checkpoint_(checkpoint), type_(model_type(checkpoint)) {
     const std::vector<qk_file_tensor> tensors = all_tensors(checkpoint);
@@ -30,17 +20,21 @@ Originals::Originals(const Checkpoint &checkpoint)
 
 // All experts of a tensor under its name, or one of a pair's.
 bool Originals::find_fused(const qk_layer &decoded, DenseLayer *found) const {
-    const auto pair = pairs_.find(experts_module(decoded.name));
-    const bool transposed = pair != pairs_.end() && pair->second.transposed;
+    const auto pair = pairs_.find(experts_of(decoded.name));
+    const bool alone = pair == pairs_.end(), gpt_oss = decoded.dialect == QK_DIALECT_GPT_OSS;
+    // gpt-oss's are transposed, also where a shard has one of the two.
+    const bool transposed = alone ? gpt_oss : pair->second.transposed;
     const auto tensor = tensors_.find(decoded.name);
     if (tensor != tensors_.end()) {
-        const std::string name = tensor->second.name;
-        const bool of_pair = ends_with(name, kGateUp) || ends_with(name, kDown);
-        *found = all_experts(tensor->second, of_pair && transposed);
+        const qk_file_tensor &all = tensor->second;
+        const bool of_pair = ends_with(all.name, kGateUp) || ends_with(all.name, kDown);
+        // Of a square one alone nothing says which way it is.
+        if (of_pair && alone && !gpt_oss && all.shape[1] == all.shape[2]) return false;
+        *found = all_experts(all, of_pair && transposed);
         return true;
     }
     // Gate and up of transposed pairs are halves in some models and alternate in others.
-    if (pair == pairs_.end() || (transposed && !makes_linear_experts(type_, decoded.dialect))) {
+    if (alone || (transposed && !makes_linear_experts(type_, decoded.dialect))) {
         return false;
     }
     return find_single(pair->second, decoded.name, found);

@@ -172,6 +172,29 @@ class Together(FusedCase):
             self.assertEqual(both[0], both[1])
             self.assertEqual(len(both[0]), 2)
 
+    def test_report_of_one_of_a_pair(self):
+        """As a shard has it: gpt-oss's are transposed; a square one of others may be either way."""
+        straight, turn = self.pair(n=96, k=96), self.transposed(n=96, k=96)
+        dense, file = self.folder / "dense.safetensors", self.folder / "out.gguf"
+        model = self.model(turn, "gpt_oss")
+        whole = {layer["name"]: layer for layer in self.compare(model, *GPT_OSS, "")["layers"]}
+        alone = self.write("down.safetensors", safetensors({DOWN: turn[DOWN]}))
+        report = self.run_json("dequantize", self.folder / "out", dense, "--dtype", "f32",
+                               "--report", alone, "--force")
+        found = {layer["name"]: layer for layer in report["layers"]}
+        self.assertEqual(found[DOWN], whole[DOWN])
+        self.assertEqual(found[GATE_UP]["reason"], "the original has no layer of this name")
+        self.run_qk("quantize", self.model(straight, ""), file, "--format", "q8_0")
+        self.assertIn("the original has no layer of this name", self.fails(
+            1, "dequantize", file, dense, "--report", alone, "--force"))
+        pair = self.pair()
+        said = self.run_json("quantize", self.model(pair, ""), file, "--format", "q8_0", "--force")
+        alone = self.write("down.safetensors", safetensors({DOWN: pair[DOWN]}))
+        report = self.run_json("dequantize", file, dense, "--dtype", "f32", "--report", alone,
+                               "--force")
+        self.assertEqual([layer for layer in report["layers"] if not layer["reason"]],
+                         [layer for layer in said["layers"] if layer["name"] == DOWN])
+
     def test_report_of_experts_that_do_not_belong_together(self):
         pair, turn = self.pair(), self.transposed()
         out, dense = self.folder / "out", self.folder / "dense.safetensors"
