@@ -262,6 +262,7 @@ void run_fork_join(int threads) {
 void serve_floor(const Options &options) {
     for (char line[16]; fgets(line, sizeof(line), stdin) != nullptr;) {
         bench::Threads threads(options.threads);
+        threads.run(options.threads, [](int) {});  // all have started
         const Floor floor = options.against == "read" ? read_floor(options, &threads, kDramPass, 1)
                                                       : peak_floor(options, &threads);
         printf("%.4f\n", 1e-9 * floor.work / bench::time_of(options.threads, floor.call));

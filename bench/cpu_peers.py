@@ -167,15 +167,18 @@ class Floor:
         return self
 
     def __exit__(self, *_):
-        self.process.stdin.close()
-        self.process.stdout.close()
-        self.process.wait()
+        self.process.communicate()
 
     def rate(self):
         if self.threads > 1:
             time.sleep(0.005)  # a peer's threads spin for a while
-        print(file=self.process.stdin, flush=True)
-        return float(self.process.stdout.readline())
+        try:
+            print(file=self.process.stdin, flush=True)
+        except BrokenPipeError:
+            pass  # it has left; so it has no answer
+        line = self.process.stdout.readline()
+        return float(line) if line else sys.exit(
+            f"{self.process.args[0]} --floor has left: exit code {self.process.wait()}")
 
 
 def floor_of(m, options):
