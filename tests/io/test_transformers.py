@@ -11,7 +11,7 @@ import sys
 import tempfile
 import unittest
 
-from safetensors.torch import save_file
+from safetensors.torch import load_file, save_file
 
 from small_models import (load_model, logits_of, run_qk, save_model, tensors_of, torch,
                           transformers)
@@ -177,10 +177,14 @@ class RoundTrip(unittest.TestCase):
         run_qk("dequantize", out, twin, "--dtype", "f32")
         # transformers decodes in the scales' type, which are f16 in GGUF.
         found, expected = (load_model(folder).state_dict() for folder in (out, twin))
+        # The pair as the GGUF file has it says whether gate and up kept their places.
+        run_qk("dequantize", file, self.folder / "fused.safetensors", "--dtype", "f32")
+        pairs = load_file(self.folder / "fused.safetensors")
         joined = [name for name in found if ".experts." in name]
         self.assertEqual(len(joined), 2 * 2)
         for name in joined:
             self.assertTrue(torch.equal(found[name], expected[name].half()), name)
+            self.assertTrue(torch.equal(found[name], pairs[f"{name}.weight"].half()), name)
 
     def test_what_would_not_load_is_refused(self):
         for name in OF_EXPERTS:
