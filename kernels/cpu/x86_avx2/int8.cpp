@@ -8,8 +8,12 @@
 
 namespace qk::cpu {
 
+using Avx2Int8 = YmmInt8<Avx2Products>;
+using Avx2Int8Bytes = YmmInt8Bytes<Avx2Products>;
+using Avx2RowsOfBytes = YmmRowsOfBytes<Avx2Products>;
+
 const Kernel<LinearArgs> kLinearInt8Avx2 =
-    linear_kernel<row_of("avx2 int8")>(run_int8_gemv<Avx2Int8>, int8_x_bytes<Avx2Int8>);
+    linear_kernel<row_of("avx2 int8")>(run_int8_gemv<Avx2Dots>, int8_x_bytes<Avx2Dots>);
 const Kernel<LinearArgs> kLinearInt8Avx2Batch =
     linear_kernel<row_of("avx2 int8 batch")>(run_int8_batch<Avx2Int8>, int8_tiles_bytes<Avx2Int8>);
 const Kernel<LinearArgs> kLinearInt8Avx2BytesBatch = linear_kernel<row_of("avx2 int8 bytes batch")>(

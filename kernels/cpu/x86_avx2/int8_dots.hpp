@@ -66,12 +66,14 @@ struct Avx2Dots : Avx2, YmmSums {
         _mm256_storeu_si256(reinterpret_cast<__m256i *>(at + 32), transposed.half[1]);
     }
 
-    static void quantize_chunk(const float *x, int64_t blocks, float unit, XChunk *to) {
+    static void quantize_in_groups(const float *x, int64_t blocks, float unit, PlainChunk *to) {
         quantize_plain(x, blocks, unit, to);
-        if (blocks == 2) {
-            group_twos(to->low);
-            group_twos(to->high);
-        }
+        if (blocks != 2) return;
+        group_twos(to->low);
+        group_twos(to->high);
+    }
+    static void quantize_chunk(const float *x, int64_t blocks, float unit, XChunk *to) {
+        quantize_in_groups(x, blocks, unit, to);
         int32_t below[4][2] = {};  // of four dwords in turn, by nibble
         for (int i = 0; i < 64; ++i) {
             const int32_t low = to->low[i], high = to->high[i];
@@ -163,6 +165,36 @@ struct Avx2Dots : Avx2, YmmSums {
         for (int b = 0; b < 4; ++b) to[b * stride].v = add_halves(low.v[b], high.v[b]);
     }
 
+    // 64 bytes of a row of codes, grouped.
+    template <int kBlocks>
+    QK_INLINE static Bytes load_codes(const uint8_t *codes) {
+        prefetch_stream(codes + 8192);
+        return group_bytes<kBlocks>({load_words(codes), load_words(codes + 32)});
+    }
+    static __m256i load_words(const uint8_t *codes) {
+        __m256i words = load_256(codes);
+        asm("" : "+x"(words));  // loaded once, not once per use
+        return words;
+    }
+    static __m256i nibbles(__m256i words) { return _mm256_and_si256(words, _mm256_set1_epi8(15)); }
+
+    // Sums of a chunk of 8 rows: of low nibbles and of high ones by themselves, or of both.
+    template <class Factors, int kBlocks>
+    QK_INLINE static void fold_chunk(const Factors &factors, const uint8_t *codes,
+                                     Sums8 (&to)[kBlocks]) {
+        if constexpr (kBlocks == 8) {  // low nibbles are the even blocks
+            __m256i d[8], e[8];
+            for (int i = 0; i < 8; ++i) factors.add_apart(codes + 64 * i, d[i], e[i]);
+            fold_rows_4([&](int i) { return d[i]; }, to, 2);
+            fold_rows_4([&](int i) { return e[i]; }, to + 1, 2);
+        } else {
+            const auto row = [&](int i) QK_INLINE { return factors.add_all(codes + 64 * i); };
+            if constexpr (kBlocks == 1) fold_rows_1(row, to);
+            if constexpr (kBlocks == 2) fold_rows_2(row, to);
+            if constexpr (kBlocks == 4) fold_rows_4(row, to, 1);
+        }
+    }
+
     // Entries of codes as bytes: those of tables that fit -16..15 after a shift as unsigned
     // numbers.
     struct EntryBytes {
@@ -215,25 +247,7 @@ struct Avx2Dots : Avx2, YmmSums {
       private:
         template <Int8Factors kind>
         QK_INLINE void fold(const uint8_t *codes, const XChunk &x, Sums8 (&to)[kBlocks]) const {
-            Factors<kind> factors(x, entries_.table);
-            if (kBlocks == 8) {  // low nibbles are the even blocks
-                __m256i d[8], e[8];
-                for (int i = 0; i < 8; ++i) {
-                    const Products p = factors.products(codes + 64 * i);
-                    d[i] = factors.add(p.low[0], p.low[1]);
-                    e[i] = factors.add(p.high[0], p.high[1]);
-                }
-                fold_rows_4([&](int i) { return d[i]; }, to, 2);
-                fold_rows_4([&](int i) { return e[i]; }, to + 1, 2);
-                return;
-            }
-            const auto row = [&](int i) QK_INLINE {
-                const Products p = factors.products(codes + 64 * i);
-                return factors.add_all(p);
-            };
-            if (kBlocks == 1) fold_rows_1(row, to);
-            if (kBlocks == 2) fold_rows_2(row, to);
-            if (kBlocks == 4) fold_rows_4(row, to, 1);
+            fold_chunk(Factors<kind>(x, entries_.table), codes, to);
         }
 
         struct Products {  // pairs, of the low and the high nibbles
@@ -258,10 +272,23 @@ struct Avx2Dots : Avx2, YmmSums {
                 asm volatile("" : : "r"(negative) : "memory");
             }
 
+            QK_INLINE void add_apart(const uint8_t *codes, __m256i &low, __m256i &high) const {
+                const Products p = products(codes);
+                low = add(p.low[0], p.low[1]);
+                high = add(p.high[0], p.high[1]);
+            }
+            QK_INLINE __m256i add_all(const uint8_t *codes) const {
+                const Products p = products(codes);
+                if (kind == Int8Factors::kWide) {
+                    return _mm256_add_epi32(add(p.low[0], p.low[1]), add(p.high[0], p.high[1]));
+                }
+                return add(_mm256_add_epi16(p.low[0], p.low[1]),
+                           _mm256_add_epi16(p.high[0], p.high[1]));
+            }
+
+          private:
             QK_INLINE Products products(const uint8_t *codes) const {
-                prefetch_stream(codes + 8192);
-                const Bytes words =
-                    group_bytes<kBlocks>({load_words(codes), load_words(codes + 32)});
+                const Bytes words = load_codes<kBlocks>(codes);
                 Products p;
                 _Pragma("GCC unroll 2") for (int half = 0; half < 2; ++half) {
                     const __m256i high = _mm256_srli_epi16(words.half[half], 4);
@@ -269,14 +296,6 @@ struct Avx2Dots : Avx2, YmmSums {
                     p.high[half] = multiply<1>(nibbles(high), half);
                 }
                 return p;
-            }
-            static __m256i load_words(const uint8_t *codes) {
-                __m256i words = load_256(codes);
-                asm("" : "+x"(words));  // loaded once, not once per use
-                return words;
-            }
-            static __m256i nibbles(__m256i words) {
-                return _mm256_and_si256(words, _mm256_set1_epi8(15));
             }
             template <int nibble>
             QK_INLINE __m256i multiply(__m256i code, int half) const {
@@ -290,13 +309,6 @@ struct Avx2Dots : Avx2, YmmSums {
             QK_INLINE static __m256i add(__m256i a, __m256i b) {
                 if (kind == Int8Factors::kWide) return _mm256_add_epi32(widen(a), widen(b));
                 return widen(_mm256_add_epi16(a, b));
-            }
-            QK_INLINE static __m256i add_all(const Products &p) {
-                if (kind == Int8Factors::kWide) {
-                    return _mm256_add_epi32(add(p.low[0], p.low[1]), add(p.high[0], p.high[1]));
-                }
-                return add(_mm256_add_epi16(p.low[0], p.low[1]),
-                           _mm256_add_epi16(p.high[0], p.high[1]));
             }
             static __m256i widen(__m256i pairs) {
                 return _mm256_madd_epi16(pairs, _mm256_set1_epi16(1));
