@@ -4,7 +4,7 @@
 //
 //     qk_bench_cpu_dequantize [--op dequantize|quantize|repack] [--filter TEXT] [--n N] [--k K]
 //                             [--threads N] [--seconds S] [--against move|write]
-//                             [--isa all|vnni|avx512|avx2|generic]
+//                             [--isa all|vnni|avx512|avx_vnni|avx2|generic]
 #include <string.h>
 
 #include <CLI/CLI.hpp>

@@ -4,7 +4,7 @@
 //
 //     qk_bench_cpu_linear [--filter TEXT] [--threads N] [--seconds S] [--m M] [--place dram|l2|l3]
 //                         [--against read|peak] [--mode exact|bf16|int8]
-//                         [--isa all|vnni|avx512|avx2|generic]
+//                         [--isa all|vnni|avx512|avx_vnni|avx2|generic]
 //                         [--layout packed|row|row_high|gptq|awq_gemm|awq_gemv|word]
 //                         [--straddle COLUMNS]
 //     qk_bench_cpu_linear --fork-join|--small [--threads N]

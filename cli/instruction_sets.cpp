@@ -14,6 +14,7 @@ constexpr uint32_t kNeon = QK_ISA_GENERIC | QK_ISA_NEON, kDotprod = kNeon | QK_I
 constexpr Set kSets[] = {
     {"generic", QK_ISA_GENERIC, 0},
     {"avx2", QK_ISA_AVX2, QK_ISA_GENERIC},
+    {"avx_vnni", QK_ISA_AVX_VNNI, kAvx2},
     {"avx512", QK_ISA_AVX512, kAvx2},
     {"avx512_vbmi", QK_ISA_AVX512_VBMI, kAvx512},
     {"avx512_vnni", QK_ISA_AVX512_VNNI, kAvx512},

@@ -109,6 +109,7 @@ typedef struct qk_executor { /* the caller's threads (64 KiB of stack); return w
 #define QK_ISA_AVX512_BF16 0x20u
 #define QK_ISA_AMX_INT8    0x40u    /* extends AVX512; used in int8 mode, where Linux permits it */
 #define QK_ISA_AMX_BF16    0x80u    /* the same in bf16 mode, beside AVX512_BF16 */
+#define QK_ISA_AVX_VNNI    0x100u   /* extends AVX2; used in int8 mode */
 #define QK_ISA_NEON        0x10000u /* aarch64's base */
 #define QK_ISA_DOTPROD     0x20000u /* extends NEON */
 #define QK_ISA_I8MM        0x40000u /* extends DOTPROD */

@@ -140,7 +140,8 @@ const (
 const (
 	ISAGeneric    = uint32(C.QK_ISA_GENERIC) // portable code, always used
 	ISAAVX2       = uint32(C.QK_ISA_AVX2)
-	ISAAVX512     = uint32(C.QK_ISA_AVX512) // extends AVX2
+	ISAAVXVNNI    = uint32(C.QK_ISA_AVX_VNNI) // extends AVX2; used in int8 mode
+	ISAAVX512     = uint32(C.QK_ISA_AVX512)   // extends AVX2
 	ISAAVX512VBMI = uint32(C.QK_ISA_AVX512_VBMI)
 	ISAAVX512VNNI = uint32(C.QK_ISA_AVX512_VNNI)
 	ISAAVX512BF16 = uint32(C.QK_ISA_AVX512_BF16)

@@ -96,19 +96,33 @@ constexpr Kernel<LinearArgs> const *kTransposed[] = {
 // The modes; what they do not take, the exact kernels do.
 constexpr Kernel<LinearArgs> const *kLinearInt8[] = {
 #if defined(QK_CPU_X86)
-    &cpu::kLinearInt8AmxBatch,       &cpu::kLinearInt8VnniBatch,
-    &cpu::kLinearInt8Vnni,           &cpu::kLinearInt8AmxBytesBatch,
-    &cpu::kLinearInt8VnniBytesBatch, &cpu::kLinearInt8VnniRows,
-    &cpu::kLinearInt8Avx2Batch,      &cpu::kLinearInt8Avx2,
-    &cpu::kLinearInt8Avx2BytesBatch, &cpu::kLinearInt8Avx2Rows,
+    &cpu::kLinearInt8AmxBatch,
+    &cpu::kLinearInt8VnniBatch,
+    &cpu::kLinearInt8Vnni,
+    &cpu::kLinearInt8AmxBytesBatch,
+    &cpu::kLinearInt8VnniBytesBatch,
+    &cpu::kLinearInt8VnniRows,
+#if defined(QK_CPU_AVX_VNNI)
+    &cpu::kLinearInt8AvxVnniBatch,
+    &cpu::kLinearInt8AvxVnni,
+    &cpu::kLinearInt8AvxVnniBytesBatch,
+    &cpu::kLinearInt8AvxVnniRows,
+#endif
+    &cpu::kLinearInt8Avx2Batch,
+    &cpu::kLinearInt8Avx2,
+    &cpu::kLinearInt8Avx2BytesBatch,
+    &cpu::kLinearInt8Avx2Rows,
 #endif
 #if defined(QK_CPU_ARM64)
-    &cpu::kLinearInt8I8mm,           &cpu::kLinearInt8DotprodBatch,
-    &cpu::kLinearInt8Dotprod,        &cpu::kLinearInt8DotprodBytesBatch,
+    &cpu::kLinearInt8I8mm,
+    &cpu::kLinearInt8DotprodBatch,
+    &cpu::kLinearInt8Dotprod,
+    &cpu::kLinearInt8DotprodBytesBatch,
     &cpu::kLinearInt8DotprodRows,
 #endif
 #if defined(QK_CPU_ARM)
-    &cpu::kLinearInt8Neon,           &cpu::kLinearInt8NeonRows,
+    &cpu::kLinearInt8Neon,
+    &cpu::kLinearInt8NeonRows,
 #endif
     &cpu::kLinearInt8Generic,
 };

@@ -22,6 +22,12 @@ uint64_t saved_state() {
     return uint64_t(high) << 32 | low;
 }
 
+// EAX of leaf 7, subleaf 1; 0 where there is none.
+uint32_t leaf_7_1() {
+    uint32_t a, b, c, d;
+    return __get_cpuid_count(7, 1, &a, &b, &c, &d) ? a : 0;
+}
+
 // Bit numbers: Intel SDM volume 2, CPUID leaves 1 and 7.
 uint32_t detect() {
     uint32_t a, b, c, d;
@@ -30,6 +36,9 @@ uint32_t detect() {
     if (!avx || (saved_state() & 0x6) != 0x6) return 0;
     if (!__get_cpuid_count(7, 0, &a, &b, &c, &d) || !has(b, 1u << 5)) return 0;
     uint32_t found = kAvx2;
+#if defined(QK_CPU_AVX_VNNI)
+    if (has(leaf_7_1(), 1u << 4)) found |= kAvxVnni;
+#endif
     const uint32_t base = 1u << 16 | 1u << 17 | 1u << 30 | 1u << 31;  // F DQ BW VL
     if (!has(b, base) || (saved_state() & 0xe6) != 0xe6) return found;
     found |= kAvx512;
@@ -39,7 +48,7 @@ uint32_t detect() {
         if (has(d, 1u << 25)) found |= kAmxInt8;
         if (has(d, 1u << 22)) found |= kAmxBf16;
     }
-    if (__get_cpuid_count(7, 1, &a, &b, &c, &d) && has(a, 1u << 5)) found |= kAvx512Bf16;
+    if (has(leaf_7_1(), 1u << 5)) found |= kAvx512Bf16;
     return found;
 }
 
@@ -84,10 +93,11 @@ struct Extension {
     uint32_t set, of;
 };
 constexpr Extension kExtensions[] = {  // a base before what extends it
-    {QK_ISA_AVX512, QK_ISA_AVX2},        {QK_ISA_AVX512_VBMI, QK_ISA_AVX512},
-    {QK_ISA_AVX512_VNNI, QK_ISA_AVX512}, {QK_ISA_AVX512_BF16, QK_ISA_AVX512},
-    {QK_ISA_AMX_INT8, QK_ISA_AVX512},    {QK_ISA_AMX_BF16, QK_ISA_AVX512},
-    {QK_ISA_DOTPROD, QK_ISA_NEON},       {QK_ISA_I8MM, QK_ISA_DOTPROD}};
+    {QK_ISA_AVX_VNNI, QK_ISA_AVX2},      {QK_ISA_AVX512, QK_ISA_AVX2},
+    {QK_ISA_AVX512_VBMI, QK_ISA_AVX512}, {QK_ISA_AVX512_VNNI, QK_ISA_AVX512},
+    {QK_ISA_AVX512_BF16, QK_ISA_AVX512}, {QK_ISA_AMX_INT8, QK_ISA_AVX512},
+    {QK_ISA_AMX_BF16, QK_ISA_AVX512},    {QK_ISA_DOTPROD, QK_ISA_NEON},
+    {QK_ISA_I8MM, QK_ISA_DOTPROD}};
 
 }  // namespace
 

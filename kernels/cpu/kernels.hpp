@@ -12,6 +12,7 @@ constexpr uint32_t kAvx512 = QK_ISA_AVX512;
 constexpr uint32_t kAvx512Vbmi = QK_ISA_AVX512_VBMI;
 constexpr uint32_t kAvx512Vnni = QK_ISA_AVX512_VNNI;
 constexpr uint32_t kAvx512Bf16 = QK_ISA_AVX512_BF16;
+constexpr uint32_t kAvxVnni = QK_ISA_AVX_VNNI;  // VPDPBUSD without AVX-512's encoding
 constexpr uint32_t kAmxInt8 = QK_ISA_AMX_INT8, kAmxBf16 = QK_ISA_AMX_BF16;
 constexpr uint32_t kNeon = QK_ISA_NEON;
 constexpr uint32_t kNeonDot = QK_ISA_DOTPROD;  // SDOT, UDOT
@@ -49,6 +50,8 @@ extern const Kernel<LinearArgs> kLinearInt8AmxBatch, kLinearInt8VnniBatch, kLine
     kLinearInt8AmxBytesBatch, kLinearInt8VnniBytesBatch, kLinearInt8VnniRows;
 extern const Kernel<LinearArgs> kLinearInt8Avx2, kLinearInt8Avx2Batch, kLinearInt8Avx2BytesBatch,
     kLinearInt8Avx2Rows, kLinearBf16, kLinearBf16Batch, kLinearBf16AmxBatch;
+extern const Kernel<LinearArgs> kLinearInt8AvxVnni, kLinearInt8AvxVnniBatch,
+    kLinearInt8AvxVnniBytesBatch, kLinearInt8AvxVnniRows;
 extern const Kernel<LinearArgs> kTransposedAvx512, kTransposedAvx2;
 extern const Kernel<LinearArgs> kTransposedFewAvx512, kTransposedFewAvx2;
 extern const Kernel<GruArgs> kGruAvx512Vnni, kGruAvx2;

@@ -139,6 +139,7 @@ TEST(ContextInfo, InstructionSetsAreThoseOfProcCpuinfo) {
 #if defined(__x86_64__)
     if (has({"avx2", "fma", "f16c"})) {
         expected |= QK_ISA_AVX2;
+        if (has({"avx_vnni"})) expected |= QK_ISA_AVX_VNNI;
         if (has({"avx512f", "avx512bw", "avx512dq", "avx512vl"})) {
             expected |= QK_ISA_AVX512;
             if (has({"avx512vbmi"})) expected |= QK_ISA_AVX512_VBMI;
@@ -168,6 +169,7 @@ TEST(InstructionSets, ACapLeavesWhatItNamesAndWhatThatExtends) {
     EXPECT_EQ(sets_under(QK_ISA_GENERIC), QK_ISA_GENERIC);
     EXPECT_EQ(sets_under(1u << 30), QK_ISA_GENERIC) << "a set of a newer header";
     EXPECT_EQ(sets_under(QK_ISA_AVX2), QK_ISA_GENERIC | (all & QK_ISA_AVX2));
+    EXPECT_EQ(sets_under(QK_ISA_AVX_VNNI), QK_ISA_GENERIC) << "it extends AVX2";
     EXPECT_EQ(sets_under(QK_ISA_AVX512 | QK_ISA_AVX512_VNNI), QK_ISA_GENERIC)
         << "without the one that it extends, a set does not count";
     EXPECT_EQ(sets_under(~QK_ISA_AVX2),
@@ -182,8 +184,9 @@ TEST(InstructionSets, ResultsAreTheSameUnderEveryCap) {
     const uint32_t x86 = QK_ISA_AVX2 | QK_ISA_AVX512, arm = QK_ISA_NEON | QK_ISA_DOTPROD;
     const auto descs = odd_descs();
     std::vector<qk_context *> contexts;
-    for (const uint32_t cap : {0u, QK_ISA_GENERIC, QK_ISA_AVX2, x86, x86 | QK_ISA_AVX512_VNNI,
-                               x86 | QK_ISA_AVX512_VBMI, QK_ISA_NEON, arm, QK_ISA_RVV}) {
+    for (const uint32_t cap :
+         {0u, QK_ISA_GENERIC, QK_ISA_AVX2, QK_ISA_AVX2 | QK_ISA_AVX_VNNI, x86,
+          x86 | QK_ISA_AVX512_VNNI, x86 | QK_ISA_AVX512_VBMI, QK_ISA_NEON, arm, QK_ISA_RVV}) {
         if ((cap & ~all) == 0) contexts.push_back(create_capped(cap));
     }
     for (size_t i = 0; i < descs.size(); i += 3) {

@@ -82,7 +82,8 @@ TEST(CpuSelect, PlansTheFirstKernelThatTakesTheCase) {
     const uint32_t x86 = QK_ISA_GENERIC | QK_ISA_AVX2 | QK_ISA_AVX512;
     const auto weights = views(cases());
     for (const uint32_t cap :
-         {~0u, QK_ISA_GENERIC, QK_ISA_GENERIC | QK_ISA_AVX2, x86, x86 | QK_ISA_AVX512_VNNI,
+         {~0u, QK_ISA_GENERIC, QK_ISA_GENERIC | QK_ISA_AVX2,
+          QK_ISA_GENERIC | QK_ISA_AVX2 | QK_ISA_AVX_VNNI, x86, x86 | QK_ISA_AVX512_VNNI,
           x86 | QK_ISA_AVX512_VBMI, QK_ISA_GENERIC | QK_ISA_NEON,
           QK_ISA_GENERIC | QK_ISA_NEON | QK_ISA_DOTPROD, QK_ISA_GENERIC | QK_ISA_RVV}) {
         qk::Device device = qk::device_at(qk::kCpuBackend, 0, cap & all_sets);
@@ -153,6 +154,7 @@ struct Processor {
 constexpr Processor kProcessors[] = {
     {"generic", QK_ISA_GENERIC, QK_ISA_GENERIC},
     {"AVX2", kHaswell, kX86Sets},
+    {"AVX-VNNI", kHaswell | QK_ISA_AVX_VNNI, kX86Sets},
     {"AVX-512", kSkylake, kX86Sets},
     {"+ VNNI", kCascade, kX86Sets},
     {"+ VBMI", kIceLake, kX86Sets},

@@ -18,6 +18,7 @@ inline uint32_t sets_of(const std::string &kernel) {
     uint32_t sets = 0;
     if (named("avx2")) sets |= kAvx2;
     if (named("avx512")) sets |= kAvx2 | kAvx512;
+    if (named("avx vnni")) return kAvx2 | kAvxVnni;
     if (named("vnni")) sets |= kAvx512Vnni;
     if (named("avx512 bf16")) sets |= kAvx512Bf16;
     if (named("amx int8")) sets |= kAvx2 | kAvx512 | kAvx512Vnni | kAvx512Vbmi | kAmxInt8;

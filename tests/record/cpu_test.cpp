@@ -14,12 +14,14 @@ using namespace record;
 struct Level {
     const char *name;
     uint32_t bit;
+    bool aside = false;  // what follows does without it
 };
 // In the order in which they build on each other.
 constexpr Level kLevels[] = {
     {"portable", QK_ISA_GENERIC},
 #if defined(__x86_64__)
     {"avx2", QK_ISA_AVX2},
+    {"avx_vnni", QK_ISA_AVX_VNNI, true},
     {"avx512", QK_ISA_AVX512},
     {"avx512_vbmi", QK_ISA_AVX512_VBMI},
     {"avx512_vnni", QK_ISA_AVX512_VNNI},
@@ -45,12 +47,13 @@ std::vector<std::string> level_names() {
 
 Place place() {
     Place place;
-    uint32_t allowed = 0;
+    uint32_t allowed = 0, aside = 0;
     for (const Level &level : kLevels) {
-        allowed |= level.bit;
-        place.devices.push_back(qk::device_at(qk::kCpuBackend, 0, allowed));
+        place.devices.push_back(qk::device_at(qk::kCpuBackend, 0, allowed | level.bit));
         place.sets.push_back(level.name);
+        (level.aside ? aside : allowed) |= level.bit;
     }
+    place.devices.back() = qk::device_at(qk::kCpuBackend, 0, allowed | aside);  // everything
     return place;
 }
 
@@ -58,8 +61,9 @@ Place place() {
 bool has_level(const std::string &name) {
     const uint32_t here = qk::device_at(qk::kCpuBackend, 0).instruction_sets;
     for (const Level &level : kLevels) {
-        if ((here & level.bit) == 0 && level.bit != QK_ISA_GENERIC) return false;
-        if (name == level.name) return true;
+        const bool has = (here & level.bit) != 0 || level.bit == QK_ISA_GENERIC;
+        if (name == level.name) return has;
+        if (!has && !level.aside) return false;
     }
     return false;
 }

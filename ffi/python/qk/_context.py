@@ -18,7 +18,7 @@ MODES: dict[str | None, int] = {None: 0}
 MODES.update(names("CONTEXT"))
 MAX_THREADS = 1024  # qk.h, qk_context_options
 INSTRUCTION_SETS = names("ISA")
-_EXTENDED = {"avx512": "avx2", "dotprod": "neon", "i8mm": "dotprod"}
+_EXTENDED = {"avx512": "avx2", "avx_vnni": "avx2", "dotprod": "neon", "i8mm": "dotprod"}
 _TRACE = ctypes.CFUNCTYPE(None, ctypes.c_void_p, ctypes.POINTER(STRUCTS["qk_trace"]))
 _current = threading.local()  # .stack: contexts entered by `with`; .defaults: {(device, index): c}
 

@@ -78,6 +78,11 @@ static constexpr const char *lacking_text(Conditions condition) {
 #else
 #define QK_ON_X86(kernel) nullptr
 #endif
+#if defined(QK_CPU_AVX_VNNI)
+#define QK_ON_AVX_VNNI(kernel) &kernel
+#else
+#define QK_ON_AVX_VNNI(kernel) nullptr
+#endif
 #if defined(QK_CPU_ARM)
 #define QK_ON_ARM(kernel) &kernel
 #else
@@ -141,6 +146,13 @@ constexpr LinearRow kLinearTable[] = {
     {QK_ON_X86(kLinearInt8VnniBytesBatch), "avx512 vnni int8 bytes batch", kInt8Mode, kVnniVbmi,
      kInt8Bytes | kEightRows},
     {QK_ON_X86(kLinearInt8VnniRows), "avx512 vnni int8 rows", kInt8Mode, kVnniVbmi, kInt8Rows},
+    {QK_ON_AVX_VNNI(kLinearInt8AvxVnniBatch), "avx vnni int8 batch", kInt8Mode, QK_ISA_AVX_VNNI,
+     kInt8Blocks | kFourRows},
+    {QK_ON_AVX_VNNI(kLinearInt8AvxVnni), "avx vnni int8", kInt8Mode, QK_ISA_AVX_VNNI, kInt8Blocks},
+    {QK_ON_AVX_VNNI(kLinearInt8AvxVnniBytesBatch), "avx vnni int8 bytes batch", kInt8Mode,
+     QK_ISA_AVX_VNNI, kInt8Bytes | kEightRows},
+    {QK_ON_AVX_VNNI(kLinearInt8AvxVnniRows), "avx vnni int8 rows", kInt8Mode, QK_ISA_AVX_VNNI,
+     kInt8Rows},
     {QK_ON_X86(kLinearInt8Avx2Batch), "avx2 int8 batch", kInt8Mode, QK_ISA_AVX2,
      kInt8Blocks | kAvx2Rows},
     {QK_ON_X86(kLinearInt8Avx2), "avx2 int8", kInt8Mode, QK_ISA_AVX2, kInt8Blocks},
@@ -295,7 +307,7 @@ static constexpr Kernel<LinearArgs> transposed_kernel(Status (*run)(const Linear
 // Sets of one processor's kind.
 constexpr uint32_t kX86Sets = QK_ISA_GENERIC | QK_ISA_AVX2 | QK_ISA_AVX512 | QK_ISA_AVX512_VBMI |
                               QK_ISA_AVX512_VNNI | QK_ISA_AVX512_BF16 | QK_ISA_AMX_INT8 |
-                              QK_ISA_AMX_BF16;
+                              QK_ISA_AMX_BF16 | QK_ISA_AVX_VNNI;
 constexpr uint32_t kArmSets = QK_ISA_GENERIC | QK_ISA_NEON | QK_ISA_DOTPROD | QK_ISA_I8MM;
 constexpr uint32_t kRiscvSets = QK_ISA_GENERIC | QK_ISA_RVV;
 
@@ -314,6 +326,7 @@ static constexpr const char *set_name(uint32_t set) {
         case QK_ISA_AVX512_BF16: return "avx512_bf16";
         case QK_ISA_AMX_INT8: return "amx_int8";
         case QK_ISA_AMX_BF16: return "amx_bf16";
+        case QK_ISA_AVX_VNNI: return "avx_vnni";
         case QK_ISA_NEON: return "neon";
         case QK_ISA_DOTPROD: return "dotprod";
         case QK_ISA_I8MM: return "i8mm";

@@ -139,6 +139,7 @@ var Constants = map[string]int64{
 	"QK_ISA_AVX512_BF16":            C.QK_ISA_AVX512_BF16,
 	"QK_ISA_AVX512_VBMI":            C.QK_ISA_AVX512_VBMI,
 	"QK_ISA_AVX512_VNNI":            C.QK_ISA_AVX512_VNNI,
+	"QK_ISA_AVX_VNNI":               C.QK_ISA_AVX_VNNI,
 	"QK_ISA_DOTPROD":                C.QK_ISA_DOTPROD,
 	"QK_ISA_GENERIC":                C.QK_ISA_GENERIC,
 	"QK_ISA_I8MM":                   C.QK_ISA_I8MM,

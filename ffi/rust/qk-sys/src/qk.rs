@@ -13,6 +13,7 @@ pub const QK_ISA_AVX512_VNNI: i32 = 16;
 pub const QK_ISA_AVX512_BF16: i32 = 32;
 pub const QK_ISA_AMX_INT8: i32 = 64;
 pub const QK_ISA_AMX_BF16: i32 = 128;
+pub const QK_ISA_AVX_VNNI: i32 = 256;
 pub const QK_ISA_NEON: i32 = 65536;
 pub const QK_ISA_DOTPROD: i32 = 131072;
 pub const QK_ISA_I8MM: i32 = 262144;

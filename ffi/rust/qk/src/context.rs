@@ -70,6 +70,8 @@ impl InstructionSets {
     pub const GENERIC: u32 = sys::QK_ISA_GENERIC as u32;
     /// AVX2, FMA, F16C.
     pub const AVX2: u32 = sys::QK_ISA_AVX2 as u32;
+    /// Extends AVX2; used in int8 mode.
+    pub const AVX_VNNI: u32 = sys::QK_ISA_AVX_VNNI as u32;
     /// AVX-512 F, BW, DQ and VL; extends AVX2.
     pub const AVX512: u32 = sys::QK_ISA_AVX512 as u32;
     /// Extends AVX512.

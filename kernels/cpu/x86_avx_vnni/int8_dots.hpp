@@ -1,0 +1,129 @@
+// Integer dot products of int8 mode, AVX-VNNI: vpdpbusd in 256-bit registers, 32 products of
+// unsigned entries and signed x an instruction. Entries of tables and signed bytes are offset by
+// kZeroOfBytes, what that adds up to is taken off the sums.
+#pragma once
+#include "cpu/x86_avx2/int8_products.hpp"
+
+namespace qk::cpu {
+namespace {
+
+// In place: GCC 12 copies the sum before and after its intrinsic.
+QK_INLINE inline void add_dots(__m256i &sum, __m256i w, __m256i x) {
+    asm("%{vex%} vpdpbusd %2, %1, %0" : "+x"(sum) : "x"(w), "x"(x));
+}
+
+struct DotProducts : FoursOfColumns {
+    static constexpr int kRows = 4;
+    static constexpr bool kShifts = false;
+
+    template <class Group>
+    QK_INLINE static void multiply(const __m256i *w, const Group &group, __m256i (&sum)[kRows][2]) {
+        const int32_t *x = group.x;
+        for (int64_t i = 0; i < group.steps; i += 4) {  // a group has 4 at least
+            group.fetch_next(x);
+            QK_UNROLL
+            for (int step = 0; step < 4; ++step, w += 4, x += kTile) {
+                const __m256i low = w[0], high = w[1];
+                QK_UNROLL
+                for (int j = 0; j < kRows; ++j) {
+                    const __m256i four = _mm256_set1_epi32(x[j]);
+                    add_dots(sum[j][0], low, four);
+                    add_dots(sum[j][1], high, four);
+                }
+            }
+        }
+    }
+};
+
+struct AvxVnniDots : Avx2Dots {
+    struct alignas(32) XChunk : PlainChunk {};
+    template <int kBlocks>
+    using Scales = PanelScales<AvxVnniDots, kBlocks>;
+
+    static void quantize_chunk(const float *x, int64_t blocks, float unit, XChunk *to) {
+        quantize_in_groups(x, blocks, unit, to);
+    }
+
+    // Entries of codes, unsigned.
+    struct EntryBytes {
+        static constexpr int shift = 0;
+        int offset;
+        __m256i table;
+
+        EntryBytes(const Int8Entries &entries, bool is_table)
+            : offset(is_table ? kZeroOfBytes : 0) {
+            uint8_t bytes[16];
+            for (int code = 0; code < 16; ++code) {
+                bytes[code] = uint8_t(entries.value[code] + offset);
+            }
+            table = _mm256_broadcastsi128_si256(
+                _mm_loadu_si128(reinterpret_cast<const __m128i *>(bytes)));
+        }
+    };
+
+    template <int kBlocks, bool table>
+    class ChunkDots {
+      public:
+        explicit ChunkDots(const Int8Entries &entries) : entries_(entries, table) {}
+
+        QK_INLINE void run(const uint8_t *codes, const XChunk &x, Sums8 (&to)[kBlocks]) const {
+            fold_chunk(Factors{x, entries_.table}, codes, to);
+            if (!table) return;
+            for (int b = 0; b < kBlocks; ++b) {
+                const __m256i sum = _mm256_set1_epi32(x.sum[b]);
+                to[b].v = _mm256_sub_epi32(to[b].v, _mm256_slli_epi32(sum, 7));  // kZeroOfBytes
+            }
+        }
+
+      private:
+        struct Factors {  // what the rows of a chunk share
+            const XChunk &x;
+            __m256i entries;
+
+            QK_INLINE void add_apart(const uint8_t *codes, __m256i &low, __m256i &high) const {
+                low = high = _mm256_setzero_si256();
+                const Bytes words = load_codes<kBlocks>(codes);
+                for (int half = 0; half < 2; ++half) {
+                    const __m256i shifted = _mm256_srli_epi16(words.half[half], 4);
+                    add_dots(low, entry(words.half[half]), load_256(x.low + 32 * half));
+                    add_dots(high, entry(shifted), load_256(x.high + 32 * half));
+                }
+            }
+            QK_INLINE __m256i add_all(const uint8_t *codes) const {
+                __m256i low, high;
+                add_apart(codes, low, high);
+                return _mm256_add_epi32(low, high);
+            }
+            QK_INLINE __m256i entry(__m256i words) const {
+                return table ? _mm256_shuffle_epi8(entries, nibbles(words)) : nibbles(words);
+            }
+        };
+
+        EntryBytes entries_;
+    };
+};
+
+// What tiles and rows of bytes multiply by.
+struct AvxVnniProducts : AvxVnniDots {
+    using Narrow = DotProducts;
+    using Wide = DotProducts;
+
+    static bool is_narrow(const EntryBytes &, const Weight &) { return true; }
+    static __m256i flip(__m256i bytes) {
+        return _mm256_xor_si256(bytes, _mm256_set1_epi8(char(kZeroOfBytes)));
+    }
+
+    using OfX = __m256i;
+    static OfX of_x(const int8_t *q) { return load_256(q); }
+    QK_INLINE static void add_products(__m256i &sum, __m256i bytes, __m256i x) {
+        add_dots(sum, flip(bytes), x);
+    }
+    static int32_t rest_of(const int8_t *q, int64_t count) {
+        int32_t sum = 0;
+        for (int64_t i = 0; i < count; ++i) sum += q[i];
+        return -kZeroOfBytes * sum;
+    }
+};
+
+}  // namespace
+}  // namespace qk::cpu
