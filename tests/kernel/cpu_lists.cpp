@@ -27,9 +27,9 @@ TEST(CpuLists, AreWhatTheBuildSays) {
     EXPECT_EQ(names_of(cpu.linear),
               (Names{"avx512 vnni rows", "avx512 vnni rows of groups", "avx512 vnni integers",
                      "avx512 vnni groups", "avx512 rows", "avx512 gemv", "avx512 vnni columns",
-                      "avx512 vnni columns with minima", "avx2 columns", "avx2 columns with minima",
-                      "avx512 single", "avx512 few rows", "avx512 batch", "avx2 gemv", "avx2 single",
-                      "avx2 few rows", "avx2 batch", "generic"}));
+                     "avx512 vnni columns with minima", "avx2 columns", "avx2 columns with minima",
+                     "avx512 single", "avx512 few rows", "avx512 batch", "avx2 gemv", "avx2 single",
+                     "avx2 few rows", "avx2 batch", "generic"}));
     EXPECT_EQ(names_of(cpu.linear_int8), (Names {
                   "amx int8 batch", "avx512 vnni int8 batch", "avx512 vnni int8",
                       "amx int8 bytes batch", "avx512 vnni int8 bytes batch",
