@@ -96,7 +96,7 @@ void run_case(const Options &options, Case c, int64_t n, int64_t k) {
     if (options.mode == "bf16") context_options.flags = QK_CONTEXT_BF16_PRODUCTS;
     if (options.mode == "int8") context_options.flags = QK_CONTEXT_INT8_ACTIVATIONS;
     context_options.workspace_bytes =
-        size_t(options.m + 64) * size_t(k + 1024) * 4;  // more than any
+        size_t(options.m + 64) * size_t(k + 1024) * 8;  // more than any
     qk_context *context = nullptr;
     trace_if_asked(&context_options);
     check(qk_context_create(&context_options, &context), nullptr);
