@@ -13,13 +13,8 @@ struct DotprodInt8 : NeonInt8 {
     using Strip = StripOfBlocks<DotprodInt8>;
 
     // 128 columns of a tile's rows of x.
-    struct XTile : Tile8 {
-        int8_t x[32][kTile][4];   // 4 columns each
-        float scale[8][kTile];    // by block; the unit of entries is in it
-        int32_t minus[8][kTile];  // minus a block's sum, times the zero where all have the same
-
-        // What minima are multiplied by, where there are some.
-        float of_minima(int64_t b, int64_t j) const { return scale[b][j] * -float(minus[b][j]); }
+    struct XTile : TileOfBlocks {
+        int8_t x[32][kTile][4];  // 4 columns each
     };
 
     class TileKernel {
@@ -164,8 +159,7 @@ struct DotprodInt8 : NeonInt8 {
             const int64_t size = 128 / blocks;
             for (int64_t b = 0; b < blocks; ++b) {
                 const Int8Scale s = int8_block(x + b * size, size, unit, q + b * size);
-                to->scale[b][j] = s.scale;
-                to->minus[b][j] = -zero_ * s.sum;
+                to->set_block(b, j, s.scale, -zero_ * s.sum);
             }
             for (int i = 0; i < 32; ++i) memcpy(to->x[i][j], q + 4 * i, 4);
         }

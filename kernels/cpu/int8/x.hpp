@@ -78,6 +78,18 @@ struct Tile8 {
     static constexpr int64_t kChunks = 1, kAtOnce = kTile, kKept = INT64_MAX;
     static constexpr bool kSumsInWorkspace = false;
 };
+// A tile's factors of 128 columns, by block of a group.
+struct TileOfBlocks : Tile8 {
+    float scale[8][kTile];    // the unit of entries is in it
+    int32_t minus[8][kTile];  // minus a block's sum, times the zero where all have the same
+
+    // What minima are multiplied by, where there are some.
+    float of_minima(int64_t b, int64_t j) const { return scale[b][j] * -float(minus[b][j]); }
+    void set_block(int64_t b, int64_t j, float of_entries, int32_t minus_sum) {
+        scale[b][j] = of_entries;
+        minus[b][j] = minus_sum;
+    }
+};
 struct NoSession {};
 
 // What makes signed codes and entries of tables unsigned: vpdpbusd multiplies unsigned by signed.

@@ -10,13 +10,8 @@ namespace {
 // 128 columns of a tile's rows of x, a dword each: 4 columns in 32 steps or, wide, columns 0, 2, or
 // 1, 3 of 4 in 64.
 template <int kSteps>
-struct YmmXTile : Tile8 {
+struct YmmXTile : TileOfBlocks {
     int32_t x[kSteps][kTile];
-    float scale[8][kTile];    // by block; the unit of entries is in it
-    int32_t minus[8][kTile];  // minus a block's sum, times the zero where all have the same
-
-    // What minima are multiplied by, where there are some.
-    float of_minima(int64_t b, int64_t j) const { return scale[b][j] * -float(minus[b][j]); }
 };
 
 template <class XTile>

@@ -173,8 +173,7 @@ struct YmmInt8 : Products {
             const int64_t size = 128 / blocks;
             for (int64_t b = 0; b < blocks; ++b) {
                 const Int8Scale s = int8_block(x + b * size, size, unit, q + b * size);
-                to->scale[b][j] = s.scale;
-                to->minus[b][j] = -zero_ * s.sum;
+                to->set_block(b, j, s.scale, -zero_ * s.sum);
             }
             narrow_ ? Narrow::put_x(q, to->x, j) : Wide::put_x(q, to->x, j);
         }

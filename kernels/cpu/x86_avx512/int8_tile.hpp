@@ -16,17 +16,8 @@ struct Avx512Int8 : Avx512Dots {
     using Strip = StripOfBlocks<Avx512Int8>;
 
     // 128 columns of a tile's rows of x, so that a step reads one run of memory.
-    struct XTile : Tile8 {
-        int32_t x[32][kTile];     // 4 columns each
-        float scale[8][kTile];    // by block; the unit of entries is in it
-        int32_t minus[8][kTile];  // minus a block's sum, times the zero where all have the same
-
-        // What minima are multiplied by, where there are some.
-        float of_minima(int64_t b, int64_t j) const { return scale[b][j] * -float(minus[b][j]); }
-        void set_block(int64_t b, int64_t j, float of_entries, int32_t minus_sum) {
-            scale[b][j] = of_entries;
-            minus[b][j] = minus_sum;
-        }
+    struct XTile : TileOfBlocks {
+        int32_t x[32][kTile];  // 4 columns each
     };
 
     // Codes of 32 rows of w to bytes: dword r of vectors d, 0 and 1, gets columns 4 d .. 4 d + 3 of
