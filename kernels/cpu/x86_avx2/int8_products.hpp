@@ -37,6 +37,26 @@ QK_INLINE inline void add_dwords(__m256i &sum, __m256i more) {
     asm("vpaddd %1, %0, %0" : "+x"(sum) : "x"(more));
 }
 
+// add(sum, w, x) for each step of a group, which has 4 at least, and row of x.
+template <int kRows, class Group, class Add>
+QK_INLINE inline void multiply_steps(const __m256i *w, const Group &group, __m256i (&sum)[kRows][2],
+                                     const Add &add) {
+    const int32_t *x = group.x;
+    for (int64_t i = 0; i < group.steps; i += 4) {
+        group.fetch_next(x);
+        QK_UNROLL
+        for (int step = 0; step < 4; ++step, w += 4, x += kTile) {
+            const __m256i low = w[0], high = w[1];
+            QK_UNROLL
+            for (int j = 0; j < kRows; ++j) {
+                const __m256i of_x = _mm256_set1_epi32(x[j]);
+                add(sum[j][0], low, of_x);
+                add(sum[j][1], high, of_x);
+            }
+        }
+    }
+}
+
 // Four columns as dwords of bytes, unsigned.
 struct FoursOfColumns {
     static constexpr int kSteps = 32;       // of a chunk
@@ -106,20 +126,9 @@ struct WideProducts {
 
     template <class Group>
     QK_INLINE static void multiply(const __m256i *w, const Group &group, __m256i (&sum)[kRows][2]) {
-        const int32_t *x = group.x;
-        for (int64_t i = 0; i < group.steps; i += 4) {  // a group has 8 at least
-            group.fetch_next(x);
-            QK_UNROLL
-            for (int step = 0; step < 4; ++step, w += 4, x += kTile) {
-                const __m256i low = w[0], high = w[1];
-                QK_UNROLL
-                for (int j = 0; j < 4; ++j) {
-                    const __m256i both = _mm256_set1_epi32(x[j]);
-                    add_dwords(sum[j][0], _mm256_madd_epi16(low, both));
-                    add_dwords(sum[j][1], _mm256_madd_epi16(high, both));
-                }
-            }
-        }
+        multiply_steps(w, group, sum, [](__m256i &sum, __m256i words, __m256i of_x) QK_INLINE {
+            add_dwords(sum, _mm256_madd_epi16(words, of_x));
+        });
     }
 };
 

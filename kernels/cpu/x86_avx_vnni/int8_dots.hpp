@@ -18,20 +18,7 @@ struct DotProducts : FoursOfColumns {
 
     template <class Group>
     QK_INLINE static void multiply(const __m256i *w, const Group &group, __m256i (&sum)[kRows][2]) {
-        const int32_t *x = group.x;
-        for (int64_t i = 0; i < group.steps; i += 4) {  // a group has 4 at least
-            group.fetch_next(x);
-            QK_UNROLL
-            for (int step = 0; step < 4; ++step, w += 4, x += kTile) {
-                const __m256i low = w[0], high = w[1];
-                QK_UNROLL
-                for (int j = 0; j < kRows; ++j) {
-                    const __m256i four = _mm256_set1_epi32(x[j]);
-                    add_dots(sum[j][0], low, four);
-                    add_dots(sum[j][1], high, four);
-                }
-            }
-        }
+        multiply_steps(w, group, sum, add_dots);
     }
 };
 
