@@ -6,6 +6,13 @@
 namespace cuda_test {
 namespace {
 
+struct Stored {
+    qk_layout layout;
+    int32_t group;
+    int64_t n, k;
+    bool flat;
+};
+
 // Normal values, and now and then a zero, an infinity, a NaN or a group of zeros.
 std::vector<uint8_t> awkward_floats(qk_format format, int64_t count, Rng &rng) {
     std::vector<uint8_t> data = random_floats(format, count, rng);
@@ -59,13 +66,7 @@ TEST(CudaQuantize, EqualsTheCpu) {
 // an odd run of codes among them; blocks of several rounds, the last of which ends inside a chunk.
 TEST(CudaQuantize, StreamsAreTheCpus) {
     QK_NEEDS_DEVICE();
-    struct Case {
-        qk_layout layout;
-        int32_t group;
-        int64_t n, k;
-        bool flat;
-    };
-    const Case cases[] = {
+    const Stored cases[] = {
         {QK_LAYOUT_ROW_HIGH, 64, 21, 683, true}, {QK_LAYOUT_ROW_HIGH, 256, 8, 256, false},
         {QK_LAYOUT_ROW, 16, 32, 272, false},     {QK_LAYOUT_ROW, 32, 3, 330, true},
         {QK_LAYOUT_WORD, 128, 5, 256, false},    {QK_LAYOUT_WORD, 64, 1, 64, false}};
@@ -78,7 +79,7 @@ TEST(CudaQuantize, StreamsAreTheCpus) {
         {QK_FORMAT_LUT8, false}};
     for (const auto &[format, symmetric] : formats) {
         const bool bytes = format == QK_FORMAT_S8 || format == QK_FORMAT_LUT8;
-        for (const Case &c : cases) {
+        for (const Stored &c : cases) {
             if (bytes && c.layout != QK_LAYOUT_ROW) continue;
             SCOPED_TRACE(std::to_string(format).append(" ").append(std::to_string(c.group)));
             const qk_format from = types[at++ % 3];
@@ -122,13 +123,7 @@ TEST(CudaQuantize, NaNsAmongNumbersAreTheCpus) {
 // blocks of several words of zeros and a last one that is not whole.
 TEST(CudaQuantize, ZerosAreTheCpus) {
     QK_NEEDS_DEVICE();
-    struct Case {
-        qk_layout layout;
-        int32_t group;
-        int64_t n, k;
-        bool flat;
-    };
-    const Case cases[] = {
+    const Stored cases[] = {
         {QK_LAYOUT_ROW, 16, 33, 512, false},      {QK_LAYOUT_ROW, 128, 36, 768, false},
         {QK_LAYOUT_ROW, 256, 40, 512, false},     {QK_LAYOUT_ROW, 32, 64, 160, false},
         {QK_LAYOUT_ROW, 64, 5, 1734, true},       {QK_LAYOUT_ROW_HIGH, 32, 24, 480, false},
@@ -136,7 +131,7 @@ TEST(CudaQuantize, ZerosAreTheCpus) {
         {QK_LAYOUT_WORD, 256, 9, 1280, false}};
     Rng rng(45);
     int at = 0;
-    for (const Case &c : cases) {
+    for (const Stored &c : cases) {
         for (const qk_format from : {QK_FORMAT_F16, QK_FORMAT_BF16, QK_FORMAT_F32}) {
             if (at++ % kEvery != 0) continue;
             SCOPED_TRACE(std::to_string(c.layout) + ", groups of " + std::to_string(c.group) +
