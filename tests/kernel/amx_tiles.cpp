@@ -1,16 +1,13 @@
 // The kernels on AMX, with tiles that are arrays: any processor with the AVX-512 sets that they
 // stand on tells whether int8 mode has the bits of the kernel without tiles, and bf16 mode those of
 // its stated sequence of sums. Where there is AMX, the instructions are held against the arrays.
+#include "cpu/int8/x.hpp"
 #include "cpu/linear/select.hpp"
-#include "cpu/x86_amx/bf16_strip.hpp"
-#include "cpu/x86_amx/int8_groups.hpp"
+#include "kernel/amx_stands.hpp"
 #include "kernel/plain_tiles.hpp"
 #include "kernel/weights.hpp"
 
 namespace {
-
-using Nibbles = qk::cpu::AmxNibbles<PlainTiles>;
-using Bytes = qk::cpu::AmxBytes<PlainTiles>;
 
 const qk::Device kHere = qk::device_at(qk::kCpuBackend, 0);
 
@@ -56,14 +53,6 @@ void for_each_case(const std::vector<int32_t> &groups, const Body &body) {
     }
 }
 
-const qk::Kernel<qk::LinearArgs> kInt8Stand = {
-    "amx int8 batch", nullptr, qk::cpu::int8_tiles_room<Nibbles>, qk::cpu::run_int8_tiles<Nibbles>};
-const qk::Kernel<qk::LinearArgs> kInt8BytesStand = {"amx int8 bytes batch", nullptr,
-                                                    qk::cpu::int8_tiles_room<Bytes>,
-                                                    qk::cpu::run_int8_tiles<Bytes>};
-const qk::Kernel<qk::LinearArgs> kBf16Stand = {"amx bf16 batch", nullptr, qk::cpu::bf16_tiles_bytes,
-                                               qk::cpu::run_bf16_strips<PlainTiles>};
-
 TEST(AmxTiles, Int8HasTheBitsOfVectors) {
     if (!qk::has(kHere, qk::cpu::kVnniVbmi)) GTEST_SKIP() << "no AVX-512 VNNI and VBMI here";
     const qk::Kernel<qk::LinearArgs> &vectors = qk::cpu::kLinearInt8VnniBatch;
@@ -73,12 +62,12 @@ TEST(AmxTiles, Int8HasTheBitsOfVectors) {
         const TestDense x(QK_FORMAT_F32, m, c.k, 5), y(QK_FORMAT_F32, m, c.n, 6);
         const qk::LinearArgs args = {x.view(), w.view(), nullptr, y.view()};
         ASSERT_TRUE(vectors.can_run(args, kHere)) << describe(c);
-        ASSERT_EQ(result(kInt8Stand, args, y), result(vectors, args, y))
+        ASSERT_EQ(result(kAmxStands.int8, args, y), result(vectors, args, y))
             << describe(c) << " m " << m;
         ++ran;
     });
     EXPECT_GT(ran, 200);
-    EXPECT_GT(PlainTiles::sessions, ran) << "a session for each range of tasks";
+    EXPECT_GT(kAmxStands.sessions(), ran) << "a session for each range of tasks";
 }
 
 TEST(AmxTiles, RowsOfBytesHaveTheBitsOfVectors) {
@@ -97,7 +86,8 @@ TEST(AmxTiles, RowsOfBytesHaveTheBitsOfVectors) {
                 const TestDense x(QK_FORMAT_F32, m, k, 5), y(QK_FORMAT_F32, m, n, 6);
                 const qk::LinearArgs args = {x.view(), w.view(), nullptr, y.view()};
                 ASSERT_TRUE(vectors.can_run(args, kHere)) << describe(c);
-                ASSERT_EQ(result(kInt8BytesStand, args, y, 1 + n % 3), result(vectors, args, y))
+                ASSERT_EQ(result(kAmxStands.int8_bytes, args, y, 1 + n % 3),
+                          result(vectors, args, y))
                     << describe(c) << " m " << m;
             }
         }
@@ -115,15 +105,15 @@ TEST(AmxTiles, MakeNoRowsOfXForNothing) {
         const TestDense x(QK_FORMAT_F32, m, c.k, 5), y(QK_FORMAT_F32, m, c.n, 6);
         const qk::LinearArgs args = {x.view(), w.view(), nullptr, y.view()};
         qk::Launch launch = test_launch(1, kHere);
-        std::vector<uint8_t> room(kInt8Stand.workspace_bytes(args, kHere), 0x55);
+        std::vector<uint8_t> room(kAmxStands.int8.workspace_bytes(args, kHere), 0x55);
         launch.workspace = room.data();
         launch.workspace_bytes = room.size();
-        ASSERT_EQ(kInt8Stand.run(args, launch), QK_OK);
-        const auto *const tile =
-            reinterpret_cast<const Nibbles::Of128::XTile *>(qk::cpu::aligned_workspace(launch));
+        ASSERT_EQ(kAmxStands.int8.run(args, launch), QK_OK);
+        const auto *const tile = reinterpret_cast<const void *>(qk::cpu::aligned_workspace(launch));
         const std::vector<int8_t> untouched(128, 0x55);
-        for (int64_t j = 0; j < Nibbles::Of128::XTile::kRows; ++j) {
-            EXPECT_EQ(memcmp(tile->x[j], untouched.data(), 128) != 0, j < made) << m << " " << j;
+        for (int64_t j = 0; j < kAmxStands.rows_of_x; ++j) {
+            EXPECT_EQ(memcmp(kAmxStands.row_of_x(tile, j), untouched.data(), 128) != 0, j < made)
+                << m << " " << j;
         }
     }
 }
@@ -167,7 +157,7 @@ TEST(AmxTiles, Bf16HasTheStatedSequenceOfSums) {
         const qk_format format = ran % 2 == 0 ? QK_FORMAT_BF16 : QK_FORMAT_F32;
         const TestDense x(format, m, c.k, 5), y(QK_FORMAT_F32, m, c.n, 6);
         const qk::LinearArgs args = {x.view(), w.view(), nullptr, y.view()};
-        const std::vector<uint8_t> bytes = result(kBf16Stand, args, y);
+        const std::vector<uint8_t> bytes = result(kAmxStands.bf16, args, y);
         const std::vector<float> weights = rounded_weights(w, c);
         std::vector<float> row(size_t(c.k));
         for (int64_t i = 0; i<m; i += m> 64 ? 31 : 1) {
@@ -199,10 +189,10 @@ TEST(AmxTiles, StripsAndBatchesChangeNoBit) {
             ASSERT_TRUE(w.valid());
             const TestDense x(QK_FORMAT_F32, 530, c.k, 5), y(QK_FORMAT_F32, 530, c.n, 6);
             const qk::LinearArgs args = {x.view(), w.view(), nullptr, y.view()};
-            EXPECT_EQ(result(kInt8Stand, args, y, 1),
+            EXPECT_EQ(result(kAmxStands.int8, args, y, 1),
                       result(qk::cpu::kLinearInt8VnniBatch, args, y, 1));
             if (minimum || group < 64) continue;  // minima run exact
-            EXPECT_EQ(result(kBf16Stand, args, y, 1), result(kBf16Stand, args, y, 40));
+            EXPECT_EQ(result(kAmxStands.bf16, args, y, 1), result(kAmxStands.bf16, args, y, 40));
         }
     }
 }

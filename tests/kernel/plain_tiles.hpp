@@ -9,6 +9,8 @@
 #include "base/half.hpp"
 #include "cpu/x86_amx/tiles.hpp"
 
+namespace {  // each object has its own, compiled for what it may run on
+
 class PlainTiles {
   public:
     static inline std::atomic<int> sessions;
@@ -94,3 +96,5 @@ class PlainTiles {
     static inline thread_local int columns_ = kBytes;
     static inline thread_local uint8_t tile_[qk::cpu::kTileRegisters][kRows][kBytes];
 };
+
+}  // namespace
