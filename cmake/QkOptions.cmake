@@ -55,6 +55,22 @@ if(QK_SANITIZE MATCHES "undefined")
   set(QK_PROGRAM_CHECKS "$<${QK_HOST_LANGUAGES}:-fno-sanitize=null,vptr,object-size>")
 endif()
 
+# What no program can run here no sanitizer sees and no optimization speeds up: an eighth to a third of its
+# compile time is left. These objects are linked last, so nothing takes an inline function of theirs.
+set(QK_ABSENT "")
+set(QK_ABSENT_FLAGS -fno-sanitize=all -O0)
+if(QK_FOR_THIS_MACHINE AND EXISTS /proc/cpuinfo)
+  file(STRINGS /proc/cpuinfo processor REGEX "^flags" LIMIT_COUNT 1)
+  set(words avx_vnni avx512f amx_tile)  # Linux' ones, and how sources of kernels are told
+  set(patterns -mavxvnni -mavx512f x86_amx/)
+  foreach(word pattern IN ZIP_LISTS words patterns)
+    if(processor AND NOT "${processor} " MATCHES " ${word} ")
+      list(APPEND QK_ABSENT ${pattern})
+      message(STATUS "this processor has no ${word}: kernels with it are only compiled, at -O0")
+    endif()
+  endforeach()
+endif()
+
 # Fused only where the source says fma: results must not depend on the compiler.
 set(QK_NUMERIC_FLAGS -ffp-contract=off)
 # Unwind tables: debuggers and profilers see through qk, and a caller's exception passes.
