@@ -42,11 +42,21 @@ void refuse_experts(const Target &target, const Checkpoint &checkpoint, const qk
     if (layer.has_bias != 0) cannot_hold(layer, start + "; it has a bias of all of them");
 }
 
-// Two layers of one name, if the file has an expert's own beside those of all.
-void refuse_other(const Checkpoint &checkpoint, const qk_layer &layer, const std::string &name) {
-    qk_layer other;
-    if (qk_checkpoint_find_layer(checkpoint.get(), name.c_str(), &other, sizeof other) == QK_OK) {
-        cannot_hold(layer, "the file has " + name + " too");
+using Parts = std::vector<std::string>;
+
+// What an expert has of its own beside the tensors of all: a layer of the same name, or a bias that
+// would become part of one.
+void refuse_own(const Checkpoint &checkpoint, const qk_layer &layer, const Parts &parts) {
+    const std::string start = pair_of(layer.name) + ".";
+    for (const qk_file_tensor &tensor : all_tensors(checkpoint)) {
+        const std::string name = tensor.name;
+        if (name.compare(0, start.size(), start) != 0) continue;
+        const size_t end = name.find_first_not_of("0123456789", start.size());
+        for (const std::string &part : parts) {
+            if (end == std::string::npos || end == start.size()) continue;
+            if (name.compare(end, part.size() + 1, part + ".") != 0) continue;
+            cannot_hold(layer, "the file has " + printable(name) + " too");
+        }
     }
 }
 
@@ -57,16 +67,14 @@ std::vector<Job> experts_one_by_one(const Target &target, const Checkpoint &chec
     refuse_experts(target, checkpoint, layer);
     const int64_t experts = experts_in(checkpoint, layer);
     const bool down = ends_with(layer.name, kDown);
-    const std::vector<const char *> parts =
-        down ? std::vector<const char *>{kDown}
-             : std::vector<const char *>{".gate_proj", ".up_proj"};
+    const Parts parts = down ? Parts{kDown} : Parts{".gate_proj", ".up_proj"};
+    refuse_own(checkpoint, layer, parts);
     const int64_t count = experts * static_cast<int64_t>(parts.size());
     std::vector<Job> jobs;
     for (int64_t i = 0; i < count; ++i) {
         const int64_t each = static_cast<int64_t>(parts.size());
         names->push_back(pair_of(layer.name) + "." + std::to_string(i / each) +
                          parts[static_cast<size_t>(i % each)]);
-        refuse_other(checkpoint, layer, names->back());
         Job job = {layer, layer.desc, layer.name, i * (layer.desc.shape[0] / count)};
         job.layer.name = names->back().c_str();
         job.layer.desc.shape[0] = layer.desc.shape[0] / count;

@@ -140,9 +140,17 @@ class Together(FusedCase):
             kinds = {name: of for name, (of, _, _) in read_gguf(both).items()}
             self.assertEqual(kinds[f"{GATE_UP}.weight"], "Q4_0")
             self.assertEqual(kinds[f"{up}.weight"], kind)
-            self.assertIn(f"{GATE_UP}: the file has {up} too", self.fails(
+            self.assertIn(f"{GATE_UP}: the file has {up}.weight too", self.fails(
                 4, "convert", both, out, "--to", "compressed-tensors"))
             self.assertFalse(out.exists())
+        # The bias alone would be that of a layer which the file does not have.
+        stray = f"{EXPERTS}.2.down_proj.bias"
+        self.run_qk("quantize", self.model({**pair, stray: ("F32", [96], floats(range(96)))}, ""),
+                    both, "--format", "q4_0", "--force")
+        self.assertEqual(read_gguf(both)[stray][1], [96])
+        self.assertIn(f"the file has {stray} too", self.fails(
+            4, "convert", both, out, "--to", "compressed-tensors"))
+        self.assertFalse(out.exists())
 
     def compare(self, model, *options):
         """What quantize says of the layers, and dequantize --report of its result."""
