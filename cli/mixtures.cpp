@@ -1,5 +1,6 @@
 #include "mixtures.hpp"
 
+#include <algorithm>
 #include <cctype>
 #include <cstring>
 #include <map>
@@ -51,7 +52,20 @@ std::string Mixture::reason() const {
     for (const qk_layer &layer : parts) {
         if (!is_loadable(layer)) return part_name(layer) + ": " + layer.reason;
     }
-    return "";
+    const auto fewer = [](const qk_layer &a, const qk_layer &b) {
+        return a.desc.shape[0] < b.desc.shape[0];
+    };
+    const auto least = std::min_element(parts.begin(), parts.end(), fewer);
+    const auto most = std::max_element(parts.begin(), parts.end(), fewer);
+    if (!fewer(*least, *most)) return "";
+    return part_name(*least) + ": " + plural(least->desc.shape[0], "expert") + ", " +
+           part_name(*most) + " has " + std::to_string(most->desc.shape[0]);
+}
+
+int64_t Mixture::experts() const {
+    int64_t most = 0;
+    for (const qk_layer &layer : parts) most = std::max(most, layer.desc.shape[0]);
+    return most;
 }
 
 std::vector<std::string> Mixture::not_quantized() const {

@@ -6,9 +6,9 @@ struct Mixture {
     std::string name;             // "model.layers.0.mlp.experts"
     std::vector<qk_layer> parts;  // gate_proj, up_proj, down_proj: [E,n,k]
 
-    std::string reason() const;                      // why one of them has no tensor; "": all have
+    std::string reason() const;  // why one has no tensor, or is of fewer experts; "": all are alike
     std::vector<std::string> not_quantized() const;  // names of parts
-    int64_t experts() const { return parts[0].desc.shape[0]; }
+    int64_t experts() const;                         // of the part with the most
     int64_t bytes() const;
 };
 

@@ -140,6 +140,12 @@ class Experts(Case):
         table = self.run_qk("inspect", self.write("b.safetensors", safetensors(tensors))).stdout
         self.assertIn("  no: up_proj: expert 1 is dense f16 [4,64], expert 0 MXFP4 e2m1 [4,64] in "
                       "groups of 32 with e8m0 scales; one tensor is of one kind\n", table)
+        tensors = self.mixture(3)  # without the last: two projections of their own would load
+        del tensors["m.experts.2.up_proj.weight"], tensors["m.experts.2.up_proj.scale"]
+        mixture, = self.run_json("inspect", self.write("c.safetensors",
+                                                       safetensors(tensors)))["experts"]
+        self.assertEqual((mixture["experts"], mixture["loadable"], mixture["reason"]),
+                         (3, False, "up_proj: 2 experts, down_proj has 3"))
 
     def test_fused_experts_are_listed_and_stay(self):
         fused = ("BF16", [2, 4, 64], struct.pack("<512H", *[0x3f80] * 512))
