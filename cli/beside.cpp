@@ -54,6 +54,11 @@ std::string model_directory(const std::string &path) {
     return os::kind_of(directory + "/config.json") == os::Kind::kFile ? directory : "";
 }
 
+// No config.json is read for a GGUF file.
+bool is_gguf(const std::vector<qk_file_tensor> &tensors) {
+    return !tensors.empty() && ends_with(tensors[0].file, ".gguf");
+}
+
 }  // namespace
 
 std::string model_type(const Checkpoint &checkpoint) {
@@ -67,9 +72,11 @@ Beside copy_beside(const std::string &input, const Checkpoint &checkpoint, Outpu
                    Progress *progress) {
     Beside beside;
     const std::string directory = model_directory(input);
+    const std::vector<qk_file_tensor> tensors = all_tensors(checkpoint);
+    beside.lacks_config = output->has_config() && (directory.empty() || is_gguf(tensors));
     if (directory.empty() || !output->has_config() || output->is_in(directory)) return beside;
     std::set<std::string> weights;
-    for (const qk_file_tensor &tensor : all_tensors(checkpoint)) weights.insert(tensor.file);
+    for (const qk_file_tensor &tensor : tensors) weights.insert(tensor.file);
     for (const std::string &name : names_in(directory)) {
         if (is_replaced(name, weights)) continue;
         const std::string reason = why_left(directory, name);
@@ -88,6 +95,11 @@ void note_beside(const CommonOptions &common, const Beside &beside) {
     for (const Beside::Left &left : beside.left) {
         std::fprintf(stderr, "qk: not copied: %s: %s\n", printable(left.name).c_str(),
                      left.reason.c_str());
+    }
+    if (beside.lacks_config) {
+        std::fprintf(stderr,
+                     "qk: config.json has no model_type and no sizes, as the input has no "
+                     "config.json to take them from; readers want the original model's\n");
     }
     if (beside.copied.empty()) return;
     std::string names;
@@ -110,4 +122,5 @@ void set_beside(const Json &root, const Beside &beside) {
     }
     json_set(root, "copied_files", std::move(copied));
     json_set(root, "files_not_copied", std::move(left));
+    json_set(root, "config_of_model", !beside.lacks_config);
 }

@@ -15,6 +15,7 @@ struct Beside {
     };
     std::vector<std::string> copied;
     std::vector<Left> left;
+    bool lacks_config = false;  // a config.json is written, and the input has none to begin with
 };
 // Copies tokenizer, generation_config.json, chat template and whatever else is no weights, to take
 // its place with the output's commit. Nothing where the output is one file, or in the input's
@@ -23,4 +24,4 @@ Beside copy_beside(const std::string &input, const Checkpoint &checkpoint, Outpu
                    Progress *progress);
 
 void note_beside(const CommonOptions &common, const Beside &beside);
-void set_beside(const Json &root, const Beside &beside);  // "copied_files", "files_not_copied"
+void set_beside(const Json &root, const Beside &beside);  // "copied_files" ... "config_of_model"

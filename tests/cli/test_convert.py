@@ -94,8 +94,12 @@ class Convert(Case):
             self.run_qk("convert", ct, out, "--to", "gguf")
             self.assertEqual(self.values(out), self.values(ct))
             self.assertTrue(self.run_json("verify", out)["sound"])
-            self.run_qk("convert", out, back, "--to", "compressed-tensors")
+            said = self.run_qk("convert", out, back, "--to", "compressed-tensors").stderr
+            self.assertRegex(said, r"\Aqk: config.json has no model_type and no sizes, [^\n]+\n\Z")
             self.assertEqual(read(back), read(ct))
+            for source, has in ((out, False), (ct, True)):
+                done = self.run_json("dequantize", source, self.folder / "dense", "--force")
+                self.assertIs(done["config_of_model"], has)
         for name, why in (("auto_round_mixed_groups", "group is 16"), ("bnb_nf4", "evenly spaced"),
                           ("gptq_v1_asym_g32", "not all 8")):
             self.assertIn(why, self.fails(4, "convert", GOLDEN / name, self.folder / "no.gguf",
