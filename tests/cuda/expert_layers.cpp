@@ -1,5 +1,6 @@
 // Layers of experts as lists of two products, whose second one may read its routing before the
-// first has finished: the bits of a call for each, whatever the ids are and whenever they changed.
+// first has finished: the bits of a call for each, whatever the ids are and whenever they changed,
+// in a graph too.
 #include "cuda/device_tensors.hpp"
 #include "cuda/harness.hpp"
 
@@ -87,9 +88,7 @@ class CudaExpertLayers : public DeviceTensors {
         std::vector<std::vector<uint8_t>> sets;
         std::vector<DeviceBuffer> copies;
         for (int i = 0; i <= kRounds; ++i) {
-            const std::vector<int32_t> ids = random_ids();
-            sets.emplace_back(ids.size() * 4);
-            memcpy(sets.back().data(), ids.data(), sets.back().size());
+            sets.push_back(bytes_of_ids(random_ids()));
             copies.emplace_back(sets.back());
         }
         const DeviceBuffer ids(sets[0]), others(sets[kRounds]);
@@ -110,6 +109,48 @@ class CudaExpertLayers : public DeviceTensors {
             }
             ASSERT_EQ(read(y_, tokens * columns_), expected) << "round " << i;
         }
+    }
+    // A graph of three layers in turn, which finds other ids at the same place each time.
+    void replay(int64_t tokens) {
+        SCOPED_TRACE(tokens);
+        make_layer(tokens);
+        const DeviceBuffer ids(bytes_of_ids(random_ids()));
+        const qk_tensor *const routing = wrap_ids(ids);
+        cudaStream_t stream = nullptr;
+        cudaGraph_t graph = nullptr;
+        cudaGraphExec_t executable = nullptr;
+        ASSERT_EQ(cudaStreamCreateWithFlags(&stream, cudaStreamNonBlocking), cudaSuccess);
+        ASSERT_EQ(qk_context_set_stream(context_, stream), QK_OK);
+        ASSERT_EQ(cudaStreamBeginCapture(stream, cudaStreamCaptureModeThreadLocal), cudaSuccess);
+        for (int layer = 0; layer < 3; ++layer) run(routing, routing, true);
+        ASSERT_EQ(cudaStreamEndCapture(stream, &graph), cudaSuccess);
+        ASSERT_EQ(cudaGraphInstantiate(&executable, graph, 0), cudaSuccess);
+        const std::vector<uint8_t> poison(size_t(tokens * columns_ * 2), 0xff);
+        for (int round = 0; round < 24; ++round) {
+            std::vector<int32_t> drawn = random_ids();
+            constexpr int32_t kAlike[] = {-1, 0, kExperts - 1, kExperts};
+            if (round < 4) drawn.assign(drawn.size(), kAlike[round]);
+            const std::vector<uint8_t> bytes = bytes_of_ids(drawn);
+            ASSERT_EQ(cudaMemcpy(ids.data(), bytes.data(), bytes.size(), cudaMemcpyHostToDevice),
+                      cudaSuccess);
+            ASSERT_EQ(cudaDeviceSynchronize(), cudaSuccess);
+            run(routing, routing, false);
+            const std::vector<uint8_t> expected = read(y_, tokens * columns_);
+            upload(y_, QK_PLANE_DATA, poison);
+            ASSERT_EQ(cudaGraphLaunch(executable, stream), cudaSuccess);
+            ASSERT_EQ(cudaStreamSynchronize(stream), cudaSuccess);
+            ASSERT_TRUE(same_values(QK_FORMAT_F16, expected, read(y_, tokens * columns_)))
+                << "round " << round;
+        }
+        EXPECT_EQ(cudaGraphExecDestroy(executable), cudaSuccess);
+        EXPECT_EQ(cudaGraphDestroy(graph), cudaSuccess);
+        close();
+        EXPECT_EQ(cudaStreamDestroy(stream), cudaSuccess);
+    }
+    static std::vector<uint8_t> bytes_of_ids(const std::vector<int32_t> &ids) {
+        std::vector<uint8_t> bytes(ids.size() * 4);
+        memcpy(bytes.data(), ids.data(), bytes.size());
+        return bytes;
     }
 
     Rng rng_{45};
@@ -164,6 +205,13 @@ TEST_F(CudaExpertLayers, ManyRowsOfTwoFormats) {
     QK_NEEDS_DEVICE();
     microscaled_[1] = true;
     check(50);
+}
+// One token, rows together, and items of the matrix kernel.
+TEST_F(CudaExpertLayers, GraphsTakeAnotherRouting) {
+    QK_NEEDS_DEVICE();
+    for (const int64_t tokens : {1, 9, 40, 200}) replay(tokens);
+    microscaled_[0] = microscaled_[1] = true;
+    for (const int64_t tokens : {1, 70, 300}) replay(tokens);
 }
 
 }  // namespace

@@ -112,7 +112,9 @@ TEST(CudaGemvExperts, ManyTokens) {
 TEST(CudaGemvExperts, GraphsTakeAnotherRouting) {
     QK_NEEDS_DEVICE();
     Rng rng(44);
-    for (const auto *kernel : {&kLinearSm90Experts, &kLinearSm90ExpertRows}) {
+    for (const auto *kernel : {&kLinearSm90Experts, &kLinearSm90ExpertRows,
+                               &qk::cuda::kLinearSm90ExpertGemm, &qk::cuda::kLinearExperts}) {
+        SCOPED_TRACE(kernel->name);
         Case c = make_case(desc_of(kPacked[0], 4 * 96, 512), 4, QK_FORMAT_F16, 1, rng);
         const DeviceWeight w(packed_on_host(c.w));
         const DeviceBuffer x(c.x), bias(c.bias), y(c.y), expert(c.expert), weight(c.weight);
