@@ -122,6 +122,18 @@ inline int64_t task_count(const Parallel &parallel, int64_t count, int64_t block
     return worth > threads ? worth / threads * threads : worth;
 }
 
+// Blocks first .. last by rows.run(block), or two at a time by rows.run_two(block) where there is
+// one and takes_two() says so.
+template <class Rows>
+inline void run_each(Rows &rows, int64_t first, int64_t last) {
+    if constexpr (requires { rows.run_two(first); }) {
+        if (rows.takes_two()) {
+            for (; first + 2 <= last; first += 2) rows.run_two(first);
+        }
+    }
+    for (; first < last; ++first) rows.run(first);
+}
+
 // Calls body(first, last) over 0 .. count in ranges that are multiples of `block` long; `work`: of
 // one of the items.
 template <class Body>

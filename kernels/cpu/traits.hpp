@@ -29,11 +29,11 @@ namespace {
 
 // A line of 64 bytes beside the work of another, to the second cache; in paged streams, 2 KiB
 // ahead, to the first as well. Many at once would hold up the loads of what is multiplied.
+constexpr int64_t kNearOfPages = 2048;
 template <bool paged, int64_t kAhead>
 QK_INLINE inline void fetch_line(const uint8_t *line) {
-    constexpr int64_t kNear = 2048;
     prefetch_stream(line + kAhead);
-    if (paged) prefetch(line + kNear);
+    if (paged) prefetch(line + kNearOfPages);
 }
 
 // With every 512 bytes one of the first 8 lines of the page after, so that its stream has started

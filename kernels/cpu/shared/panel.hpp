@@ -51,14 +51,13 @@ inline const uint8_t *packed_zeros(const Weight &w, int64_t block, int64_t group
     return static_cast<const uint8_t *>(w.zero) + (block * w.geometry.groups_per_row + group) * 4;
 }
 
-// Tasks of blocks of 8 rows of w: each makes a Rows of the arguments and `more`, and calls
-// run(block).
+// Tasks of blocks of 8 rows of w: each makes a Rows of the arguments and `more`.
 template <class Rows, class... More>
 inline void run_blocks(const LinearArgs &args, const Launch &launch, const More &...more) {
     parallel_ranges(launch.parallel, ceil_div(args.w.geometry.n, 8), 1, 8 * work_of_row(args),
                     [&](int64_t first, int64_t last) {
         InScratch<Rows> rows(launch.scratch, args, more...);
-        for (int64_t block = first; block < last; ++block) rows->run(block);
+        run_each(*rows, first, last);
     });
 }
 

@@ -213,11 +213,15 @@ bool place_rows(const LinearArgs &args, RoomForX<Block> *to) {
 // before, or a panel at a time.
 template <class RowBlocks, class Block>
 class RowsAndRoom {
+    static constexpr bool kTakesTwo = requires(RowBlocks & rows) { rows.takes_two(); };
+
   public:
     RowsAndRoom(const LinearArgs &args, const Device &device, bool whole)
         : rows_(args, device, {args, whole ? &room_ : nullptr, &room_}) {}
     bool place(const LinearArgs &args) { return place_rows(args, &room_); }
     void run(int64_t row_block) { rows_.run(row_block); }
+    bool takes_two() const requires kTakesTwo { return rows_.takes_two(); }
+    void run_two(int64_t row_block) requires kTakesTwo { rows_.run_two(row_block); }
 
   private:
     RoomForX<Block> room_;
@@ -232,8 +236,7 @@ QK_NOINLINE bool run_whole(const LinearArgs &args, const Launch &launch) {
         const InScratch<RowsAndRoom<RowBlocks, Block>> rows(launch.scratch, args, launch.device,
                                                             true);
         if (!rows->place(args)) return false;
-        const int64_t blocks = ceil_div(args.w.geometry.n, 8);
-        for (int64_t block = 0; block < blocks; ++block) rows->run(block);
+        run_each(*rows, 0, ceil_div(args.w.geometry.n, 8));
         return true;
     }
     const InScratch<RoomForX<Block>> room(launch.scratch);
