@@ -112,6 +112,17 @@ struct ExpertsLayer {
     int64_t end() const { return x_of_down() + of_down.end - of_down.x; }
     bool shares_list() const;
 };
+
+inline bool ExpertsLayer::shares_list() const {
+    const Experts &a = *up.experts, &b = *down.experts;
+    const int64_t rows = a.tokens * a.slots;
+    return a.expert == b.expert && a.tokens == b.tokens && a.slots == b.slots &&
+           a.count == b.count && !a.summed && b.x_by_slot && down.x.data == up.y.data &&
+           down.x.format == up.y.format && down.x.columns == up.y.columns &&
+           row_stride(down.x) == row_stride(up.y) && of_up.item_rows == of_down.item_rows &&
+           of_up.x_columns == of_down.x_columns && of_up.rows == rows &&
+           of_down.tokens == a.tokens && of_down.rows == rows;
+}
 // Both, within end() bytes; `products` stores y to ListedExperts::next, too.
 Status run_layer(const ExpertsLayer &layer, const Launch &launch, Products *products);
 

@@ -1,6 +1,7 @@
 // How the matrix kernel for experts (experts.cuh) cuts a product: a pure function of the problem.
 #pragma once
 #include "cuda/linear/experts_list.hpp"
+#include "cuda/tile/problem.hpp"
 
 namespace qk::cuda {
 
@@ -43,6 +44,32 @@ static constexpr ExpertsListPlan plan_gemm_list(int64_t tokens, int64_t slots, i
                                                 const GemmExpertsKind &kind) {
     return plan_list({tokens, slots, count, columns, summed,
                       gemm_item_rows(tokens, slots, count, kind), 128, k * 2, kind.x_columns()});
+}
+
+inline ExpertsListPlan gemm_list_of(const LinearArgs &args) {
+    const ExpertsView e = experts_view(args);
+    const Geometry &s = args.w.geometry;
+    const GemmExpertsKind kind = {has_small_groups(s.group_size, s.groups_per_row),
+                                  has_coded_scales(args.w.scale), codes_of(args.w) == Codes::kLut4,
+                                  args.w.format->id == QK_FORMAT_FP4_E2M1,
+                                  args.w.scale.format->id == QK_FORMAT_E8M0};
+    return plan_gemm_list(e.tokens, e.slots, e.count, e.columns, e.summed, args.x.columns, kind);
+}
+
+// Whether y can be stored 16 bytes at a time.
+inline bool leaves_whole(const ExpertsView &e) {
+    const uintptr_t bytes = e.y_type == QK_FORMAT_F32 ? 4 : 2;
+    const uintptr_t first = reinterpret_cast<uintptr_t>(e.y), row = uintptr_t(e.y_stride) * bytes;
+    return !e.accumulate && (first | row | uintptr_t(e.columns) * bytes) % 16 == 0;
+}
+
+inline ExpertsLayer gemm_layer_of(const LinearArgs &up, const LinearArgs &down) {
+    return {up, down, gemm_list_of(up), gemm_list_of(down)};
+}
+// Whether the two run with one list.
+inline bool runs_as_one(const ExpertsLayer &layer, size_t workspace_bytes) {
+    return layer.up.y.format->bits == 16 && leaves_whole(experts_view(layer.up)) &&
+           layer.shares_list() && size_t(layer.end()) <= workspace_bytes;
 }
 
 }  // namespace qk::cuda
