@@ -19,7 +19,7 @@ namespace {
 template <>
 struct XColumns<F32, 1> {
     using Operand = F16;
-    static constexpr int kOfTile = 2, kBlocks = 1;
+    static constexpr int kOfTile = 2;
     static constexpr bool kAhead = true;
     static constexpr uint32_t kInfinity = 0x7f800000u;
     static constexpr int32_t kWindow = 28;  // powers of two below the largest magnitude

@@ -46,7 +46,7 @@ __device__ void store_rows(const GemvProblem &p, Run rows) {
 // A block's rows of y.
 template <class T, class Decode, ScaleKind kind, int kGroupTiles>
 __device__ void multiply_block(const GemvProblem &p) {
-    if (!Decode::kLut4 || p.overlaps) allow_next_kernel();
+    allow_next_kernel();
     const Run rows = OwnRows().of_block(p);
     GemvWarp<T, Decode, kind, kGroupTiles> work(p, rows);
     work.prepare(rows);
@@ -57,7 +57,7 @@ __device__ void multiply_block(const GemvProblem &p) {
 }
 
 template <class T, class Decode, ScaleKind kind, int kGroupTiles>
-__global__ void __launch_bounds__(kGemvThreads, XColumns<T, kParts<kGroupTiles>>::kBlocks)
+__global__ void __launch_bounds__(kGemvThreads, kGemvBlocks)
     multiply(const __grid_constant__ GemvProblem p) {
 #if __CUDA_ARCH__ >= 900
     multiply_block<T, Decode, kind, kGroupTiles>(p);
@@ -81,10 +81,7 @@ Status launch_gemv(const GemvProblem &p, const Launch &launch) {
             shape.shared_bytes = end;
         }
     }
-    problem.overlaps = gemv_overlaps(p.n, p.k, Decode::kLut4);
-    Launch mine = launch;
-    mine.in_order |= !problem.overlaps;
-    return launch_kernel(mine, "linear", multiply<T, Decode, kind, kGroupTiles>, shape, problem);
+    return launch_kernel(launch, "linear", multiply<T, Decode, kind, kGroupTiles>, shape, problem);
 }
 
 template <class T, class Decode, ScaleKind kind>

@@ -8,6 +8,7 @@
 namespace qk::cuda {
 
 constexpr int32_t kGemvWarps = 16;
+constexpr int kGemvBlocks = 1;     // a multiprocessor: a thread has up to 128 registers
 constexpr int32_t kUnitTiles = 8;  // of 64 columns: a warp's unit of work is 16 rows x 512 columns
 constexpr uint32_t kUnitBytes = kUnitTiles * 512;
 constexpr int64_t kUnitColumns = kUnitTiles * 64;
@@ -61,13 +62,6 @@ static constexpr GemvPlan plan_gemv(int64_t n, int64_t k, int64_t most_blocks) {
             rows};
 }
 
-// Whether a launch may overlap those before and after it. Large weights with looked-up codes have a
-// table and many partial sums: their blocks leave no room for the next kernel's, two of which would
-// crowd on each multiprocessor that runs dry first.
-static constexpr bool gemv_overlaps(int64_t n, int64_t k, bool lut4) {
-    return !lut4 || n * k <= int64_t{1} << 27;
-}
-
 // Second scales of a block's rows, at most, and of a unit's groups past the end of k; 0: scales are
 // not nested.
 static constexpr int64_t gemv_seconds(const GemvPlan &plan, int64_t groups_per_row,
@@ -92,7 +86,6 @@ struct GemvProblem : TilesProblem {
     GemvPlan plan;
     float entry_unit;   // f32 x: of the entries
     uint32_t x_places;  // f32 x: bytes behind the sums where units of x are kept; 0: nowhere
-    bool overlaps;      // the next kernel may start early
     qk_format coded;    // what coded scales are: E8M0 and E4M3 need no table
 };
 
@@ -104,7 +97,6 @@ inline GemvProblem gemv_problem(const LinearArgs &args, const Device &device,
             plan,
             1,
             0,
-            true,
             coded_scales(args.w.scale, *device.tables)};
 }
 

@@ -22,7 +22,7 @@ __device__ inline const GemvProblem &product_of(const GemvProblems &all) {
 }
 
 template <class T, class Decode, ScaleKind kind, int kGroupTiles>
-__global__ void __launch_bounds__(kGemvThreads, XColumns<T, kParts<kGroupTiles>>::kBlocks)
+__global__ void __launch_bounds__(kGemvThreads, kGemvBlocks)
     multiply_siblings(const __grid_constant__ GemvProblems all) {
 #if __CUDA_ARCH__ >= 900
     multiply_block<T, Decode, kind, kGroupTiles>(product_of(all));

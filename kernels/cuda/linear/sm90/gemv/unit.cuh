@@ -142,8 +142,7 @@ Status with_group_tiles(int32_t group_shift, const Run &run) {
 template <class T, uint32_t kOfParts>
 struct XColumns {
     using Operand = T;
-    // Columns a tile, blocks a multiprocessor.
-    static constexpr int kOfTile = int(kOfParts), kBlocks = kOfParts > 1 ? 1 : 2;
+    static constexpr int kOfTile = int(kOfParts);  // columns
     static constexpr bool kAhead = false;  // whether x may be asked for before it has its place
     static constexpr bool rest = false;    // whether x is more than the operands
     struct Raw {};

@@ -18,9 +18,10 @@
 // lane; a half is refilled as soon as it has been consumed. No warp waits for another before sums
 // meet.
 //
-// A chain (docs/decisions.md tells why it is safe): a block takes half of a multiprocessor, so the
-// next kernel's blocks stand beside this one's. What is left to do once x is there are products,
-// sums and y. A unit is 600 instructions, 19 for 8 weights a lane; an H200's memory waits for 27.
+// A chain (docs/decisions.md tells why it is safe): the next kernel's block starts where this one's
+// has ended and asks for weights while it waits for x. Registers are for one block: with half as
+// many for each of two, too few loads of codes and table entries are under way. A unit is 600
+// instructions, 19 for 8 weights a lane; an H200's memory waits for 27.
 #pragma once
 #include "cuda/linear/sm90/gemv/slot.cuh"
 
