@@ -374,7 +374,10 @@ TEST(Routings, OfRandomExperts) {
         const bool large = experts > 100;
         int64_t n = large ? 16 : 16 * random.between(1, 4);
         if (!bf16 && !large && random.one_in(3)) n = random.between(1, 40);
-        const int64_t k = group * random.between(1, large ? 2 : 3);
+        // Panels of 64 to 1024 columns, whole and not.
+        const bool wide = experts <= 3 && random.one_in(2);
+        if (wide) n = bf16 ? 16 * random.between(16, 140) : random.between(250, 2300);
+        const int64_t k = group * (wide ? 1 : random.between(1, large ? 2 : 3));
         spec.ordered = reference::record_of(spec.layout) == nullptr && random.one_in(8);
         Layer layer(context, spec, experts, n, k, group, random.one_in(2), &random, uint64_t(i));
         for (int64_t j = 0; j < kOfSetup && !testing::Test::HasFailure(); ++j) {

@@ -124,6 +124,64 @@ static void multiply_all(Run *run, const qk_tensor *w, int64_t n, int64_t k) {
     }
 }
 
+/* x [t,k] to a row a slot, joined, and to their sums. */
+static void multiply_by_experts(Run *run, const qk_tensor *w, const qk_tensor_desc *desc,
+                                int64_t tokens) {
+    const int64_t n = desc->shape[1], k = desc->shape[2], slots = 3;
+    int32_t numbers[32];
+    for (int i = 0; i < 32; ++i) numbers[i] = i % 3 - 1;
+    const qk_tensor_desc ids_desc = matrix(QK_FORMAT_I32, tokens, slots);
+    const qk_tensor_desc sums_desc = matrix(QK_FORMAT_F32, tokens, n);
+    qk_tensor_desc rows_desc = matrix(QK_FORMAT_F32, tokens, slots);
+    rows_desc.rank = 3;
+    rows_desc.shape[2] = n / 2;
+    qk_tensor *const x = dense(run, matrix(QK_FORMAT_F32, tokens, k), 13);
+    qk_tensor *const ids = create(run, &ids_desc);
+    qk_tensor *const rows = create(run, &rows_desc), *const sums = create(run, &sums_desc);
+    const size_t bytes = sizeof(int32_t) * (size_t)(tokens * slots);
+    CALL(run, qk_tensor_upload, run->context, ids, QK_PLANE_DATA, numbers, bytes);
+    qk_experts experts = QK_EXPERTS_INIT;
+    qk_product product = QK_PRODUCT_INIT;
+    experts.expert = ids;
+    product.x = x;
+    product.w = w;
+    product.y = sums;
+    product.experts = &experts;
+    CALL(run, qk_multiply, run->context, &product, 1);
+    add_tensor(run, sums, &sums_desc);
+    experts.activation = QK_ACTIVATION_GELU;
+    product.y = rows;
+    CALL(run, qk_multiply, run->context, &product, 1);
+    add_tensor(run, rows, &rows_desc);
+    qk_tensor *const all[] = {x, ids, rows, sums};
+    for (int i = 0; i < 4; ++i) qk_tensor_destroy(all[i]);
+}
+
+/* The weight's description as one of two experts. */
+static void use_experts(Run *run, const qk_tensor_desc *of_all) {
+    qk_tensor_desc desc = *of_all, full;
+    desc.rank = 3;
+    desc.shape[0] = 2;
+    desc.shape[1] = of_all->shape[0] / 2;
+    desc.shape[2] = of_all->shape[1];
+    full = matrix(QK_FORMAT_F32, 2, desc.shape[1]);
+    full.rank = 3;
+    full.shape[2] = desc.shape[2];
+    qk_tensor_desc packed_desc = desc;
+    packed_desc.layout = desc.grouping == QK_GROUPING_FLAT ? QK_LAYOUT_ROW : QK_LAYOUT_PACKED;
+    qk_tensor *const from = dense(run, full, 3), *const w = create(run, &desc);
+    qk_tensor *const packed = create(run, &packed_desc);
+    upload_tables(run, w, &desc);
+    CALL(run, qk_quantize, run->context, from, w);
+    CALL(run, qk_repack, run->context, w, packed);
+    for (int64_t tokens = 1; tokens <= 9; tokens += 8) {
+        multiply_by_experts(run, w, &desc, tokens);
+        multiply_by_experts(run, packed, &desc, tokens);
+    }
+    qk_tensor *const all[] = {from, w, packed};
+    for (int i = 0; i < 3; ++i) qk_tensor_destroy(all[i]);
+}
+
 /* Quantizes, repacks there and back, dequantizes, multiplies. */
 static void use_weight(Run *run, const qk_tensor_desc *desc) {
     const int64_t n = desc->shape[0], k = desc->shape[1];
@@ -147,6 +205,7 @@ static void use_weight(Run *run, const qk_tensor_desc *desc) {
     multiply_all(run, packed, n, k);
     qk_tensor *const all[] = {from, w, packed, again, back, halves};
     for (int i = 0; i < 6; ++i) qk_tensor_destroy(all[i]);
+    use_experts(run, desc);
 }
 
 #ifdef QK_EMULATED
