@@ -12,9 +12,10 @@
 // Tiles are transposed where they are loaded (ldmatrix), as 16 bits of codes of two columns and two
 // rows each: matrix i of a tile is what lanes (r, i) of other products have of it, r = 0 to 7, and
 // lane (g, q) gets bits 16 g to 16 g + 15 of rows 2 q and 2 q + 1. Each warp asks for the
-// stacks that it will add up, one ahead: codes, x and scales as boxes of the copy engine, zeros and
-// second scales lane by lane. No warp waits for another before sums meet. A lane makes scales in
-// x's type and what is subtracted for zeros, for all; groups of 16 and 32 have more of them.
+// stacks that it will add up, one ahead: codes, x and scales as boxes of the copy engine, second
+// scales lane by lane, zeros to registers of the lanes that use them. No warp waits for another
+// before sums meet, where the stack was that it added up last. A lane makes scales in x's type and
+// what is subtracted for zeros, for all; groups of 16 and 32 have more of them.
 //
 // Weights are entry * scale in x's type: the scale is rounded to it first, then the product. Sums
 // are f32: a warp's tiles in their order, the warps in theirs, then the blocks of the cluster. So a
@@ -35,67 +36,116 @@ constexpr bool kClusters = false;  // simulated threads have none
 constexpr bool kClusters = true;
 #endif
 constexpr int32_t kThreads = kStripWarps * 32;
-static_assert(kThreads == 8 * kStripColumns);  // a thread a sum
+static_assert(kThreads == 8 * kStripColumns);
 
-// What a block's warps meet with. Of warp w's 32 sums block w mod cut of the cluster stores the
+// What a block's warps meet with. A thread adds up what they have of a column and one row of x, or
+// two side by side; of what the threads of warp w have block w mod cut of the cluster stores the
 // total.
-template <class Map>
+template <class S>
 struct Meeting {
+    using Map = StageMap<S>;
+    static constexpr uint32_t kX = S::kX;
+    using Sums = float[kX];
     const StripProblem &p;
     const StripRoom<Map> &room;
     uint32_t rank;  // of the block in its cluster
-    uint32_t turn = 0, owner = 0, first_box = 0;
+    uint32_t turn = 0, owner = 0, first_box = 0, place = 0;
 
     __device__ void settle() {
         const uint32_t cut = uint32_t(p.plan.cut), warp = threadIdx.x / 32;
         owner = warp % cut, first_box = warp / cut * cut;
-        keep(owner), keep(first_box);
+        place = StripWarp<S>::place_of_sum(column(), row());
+        keep(owner), keep(first_box), keep(place);
+    }
+    static __device__ int32_t column() { return int32_t(threadIdx.x) % int32_t(kStripColumns); }
+    static __device__ int32_t row() {
+        return int32_t(threadIdx.x) / int32_t(kStripColumns) * int32_t(kX);
     }
     __device__ bool owns() const { return owner == rank; }
 
     // Turns alternate between two sets of mail and barriers. Two are enough: a block sends when all
     // of its warps have received the last turn's sums, and other blocks sent those when they had
     // received the sums of the turn before.
-    __device__ float (*box() const)[32] { return room.mail[turn % 2] + first_box; }
+    __device__ uint8_t *box(uint32_t i) const {
+        const uint32_t at = (first_box + i) * 32 + threadIdx.x % 32;
+        return room.mail + turn % 2 * Map::kMail + at * 4 * kX;
+    }
     __device__ uint32_t posted() const {
         return shared_address(room.stages + turn % 2 * Map::kStage + Map::kPosted) +
                threadIdx.x / 32 * 8;
     }
-    __device__ void send(float y) const {
-        const uint32_t lane = threadIdx.x % 32;
-        if (owns() && lane == 0) barrier_expect(posted(), uint32_t(p.plan.cut) * 128);
-        remote_store_4(remote_address(shared_address(&box()[rank][lane]), owner),
-                       __float_as_uint(y), remote_address(posted(), owner));
+    __device__ void send(const Sums &y) const {
+        const uint32_t bytes = uint32_t(p.plan.cut) * 128 * kX;
+        if (owns() && threadIdx.x % 32 == 0) barrier_expect(posted(), bytes);
+        const uint32_t to = remote_address(shared_address(box(rank)), owner);
+        const uint32_t barrier = remote_address(posted(), owner);
+        if constexpr (kX == 2) {
+            remote_store_8(to, {__float_as_uint(y[0]), __float_as_uint(y[1])}, barrier);
+        } else {
+            remote_store_4(to, __float_as_uint(y[0]), barrier);
+        }
     }
-    __device__ float receive() const {
-        const uint32_t lane = threadIdx.x % 32;
+    __device__ void receive(Sums &y) const {
         barrier_wait(posted(), turn / 2 % 2);
-        float y = box()[0][lane];
-        for (int32_t i = 1; i < p.plan.cut; ++i) y = __fadd_rn(y, box()[i][lane]);
-        return y;
+        load(box(0), y);
+#pragma unroll 1
+        for (int32_t i = 1; i < p.plan.cut; ++i) add(box(uint32_t(i)), y);
+    }
+    static __device__ void load(const uint8_t *from, Sums &y) {
+        if constexpr (kX == 2) {
+            const float2 v = *reinterpret_cast<const float2 *>(from);
+            y[0] = v.x, y[1] = v.y;
+        } else {
+            y[0] = *reinterpret_cast<const float *>(from);
+        }
+    }
+    static __device__ void add(const uint8_t *from, Sums &y) {
+        Sums more;
+        load(from, more);
+#pragma unroll
+        for (uint32_t i = 0; i < kX; ++i) y[i] = __fadd_rn(y[i], more[i]);
+    }
+    // The warps' sums, in their order.
+    __device__ void add_warps(Sums &y) const {
+        const auto take = [&](uint32_t warp, const uint8_t *from) {
+            if (warp == 0) return load(from, y);
+            add(from, y);
+        };
+#pragma unroll
+        for (uint32_t four = 0; four < kStripWarps; four += 4) {
+            if constexpr (Map::kInStage) {
+                const uint4 last = *reinterpret_cast<const uint4 *>(room.last + four);
+                const uint32_t stages[4] = {last.x, last.y, last.z, last.w};
+#pragma unroll
+                for (uint32_t i = 0; i < 4; ++i) {
+                    take(four + i, room.stages + stages[i] + place + (four + i) * Map::kBoxes);
+                }
+            } else {
+#pragma unroll
+                for (uint32_t i = 0; i < 4; ++i) {
+                    take(four + i, room.sums + place + (four + i) * Map::kSums);
+                }
+            }
+        }
     }
 
-    // The warps' sums of a strip and 8 rows of x, in their order.
-    template <class Warp>
-    __device__ void end(const Warp &work, int64_t strip, int block, const float (&sum)[4][4]) {
-        const StripSums *const sums = room.sums;
-        work.put(sum, &room.sums[threadIdx.x / 32]);
+    // Of a strip, once all warps have put their sums.
+    __device__ void end(int64_t strip) {
         __syncthreads();
-        const int32_t column = int32_t(threadIdx.x) % int32_t(kStripColumns);
-        const int32_t row = int32_t(threadIdx.x) / int32_t(kStripColumns);
-        const int64_t to = strip * kStripColumns + column;
-        const bool there = block * 8 + row < p.m && to < p.w.geometry.k;
-        float y = 0;
-        if (there) {
-            y = sums[0][row][column];
-#pragma unroll
-            for (int i = 1; i < kStripWarps; ++i) y = __fadd_rn(y, sums[i][row][column]);
-        }
+        const int64_t to = strip * kStripColumns + column();
+        const bool there = row() < p.m && to < p.w.geometry.k;
+        Sums y = {};
+        if (there) add_warps(y);
         if (p.plan.cut > 1) send(y);
+        fence_before_boxes();
         __syncthreads();
-        if (p.plan.cut > 1 && owns()) y = receive();
+        if (p.plan.cut > 1 && owns()) receive(y);
         ++turn;
-        if (there && owns()) store_moved(p, block * 8 + row, to, y);
+        if (!there || !owns()) return;
+#pragma unroll
+        for (uint32_t i = 0; i < kX; ++i) {
+            if (row() + int32_t(i) < p.m) store_moved(p, row() + int32_t(i), to, y[i]);
+        }
     }
 };
 
@@ -125,7 +175,7 @@ __global__ void __launch_bounds__(kThreads, 1)
     }
     work.issue(0);
     work.settle();
-    Meeting<Map> meeting = {p, room, rank};
+    Meeting<S> meeting = {p, room, rank};
     meeting.settle();
     if constexpr (!S::kZeros) S::Code::prepare(p.w, room.table);
     if (kCoded && threadIdx.x < 256) work.store_scale(code, one);
@@ -136,22 +186,22 @@ __global__ void __launch_bounds__(kThreads, 1)
 #pragma unroll 1
     for (int32_t strip = int32_t(cluster); strip < p.plan.strips; strip += p.plan.clusters) {
         typename Work::Acc sum = {};
+        int32_t left = n - work.first * kStackTiles * 16;  // rows of w, from the stack on
 #pragma unroll 1
         for (int32_t i = 0; i < work.own; ++i) {
-            if constexpr (S::kByLanes) copies_wait_but<0>();  // by groups: fewer instructions
+            if constexpr (S::kNested) copies_wait_but<0>();  // by groups: fewer instructions
             __syncwarp();
+            work.take_zeros();
             work.issue(to);  // where all lanes have read the stack before
             barrier_wait(work.full + stage, parity);
-            work.add_stack(room.stages + stage,
-                           n - (work.first + i * kStripWarps) * kStackTiles * 16, sum);
+            work.add_stack(room.stages + stage, left, sum);
+            left -= kStripWarps * kStackTiles * 16;
             to = stage;
             stage = Map::kStage - stage;
             if (stage == 0) parity ^= 1;
         }
-#pragma unroll
-        for (int block = 0; block < S::kX; ++block) {
-            if (block * 8 < p.m) meeting.end(work, strip, block, sum[block]);
-        }
+        work.put(sum, to);
+        meeting.end(strip);
     }
 #endif
 }

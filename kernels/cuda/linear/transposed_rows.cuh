@@ -19,47 +19,48 @@ struct StripProblem : LinearView {
     StripPlan plan;
 };
 
-// A warp's sums: of 64 columns and 8 rows of x, columns apart by banks.
-using StripSums = float[8][kStripColumns + 4];
-// What blocks of a cluster send each other: of each 32 sums, one of every block.
-using StripMail = float[kStripWarps + kMaxSplit][32];
-
 // An instance. kParts: groups of a tile; kX: 8 rows of x each.
 template <class T_, Codes codes, StripScales scales, int kParts_, int kX_>
 struct StripKind {
     using T = T_;
     static constexpr bool kZeros = codes == Codes::kU4, kNested = scales == StripScales::kNested;
-    using Code = std::conditional_t<kZeros, AcrossU4<T>, AcrossLut4<T, kX_ == 1>>;
+    // Beside so many scales is no room for the large table.
+    static constexpr bool kWide = kX_ == 1 || kParts_ < 4 || scales == StripScales::kCodes;
+    using Code = std::conditional_t<kZeros, AcrossU4<T>, AcrossLut4<T, kWide>>;
     using Made = Quad<kZeros>;
     static constexpr StripScales kScales = scales;
     static constexpr int kParts = kParts_, kX = kX_;
-    static constexpr bool kByLanes = kNested || kZeros;  // some copies are
     static_assert(!kNested || kParts == 1);
 };
 
 // One of two stages, which hold a stack for every warp: boxes of codes and of x, as the copy engine
-// swizzles lines of 128 bytes; boxes of scales; second scales and zeros of the tiles' groups;
-// barriers.
+// swizzles lines of 128 bytes; boxes of scales; second scales of the tiles' groups; barriers.
 template <class S>
 struct StageMap {
     static constexpr uint32_t kCodes = kStackTiles * 512, kBoxes = kCodes + S::kX * 1024;
     static constexpr uint32_t kScaleBytes = kStackTiles * S::kParts * 4 * kQuadBytes<S::kScales>;
     static constexpr uint32_t kScale = kScaleBytes < 128 ? 128 : kScaleBytes;  // a box's place
     static constexpr uint32_t kSecond = S::kNested ? kStackTiles * 64 : 0;
-    static constexpr uint32_t kZero = S::kZeros ? kStackTiles * S::kParts * 8 : 0;
     static constexpr uint32_t kScales = kStripWarps * kBoxes;
     static constexpr uint32_t kSeconds = kScales + kStripWarps * kScale;
-    static constexpr uint32_t kZerosAt = kSeconds + kStripWarps * kSecond;
-    static constexpr uint32_t kFull = kZerosAt + kStripWarps * kZero;  // whether boxes are there
-    static constexpr uint32_t kPosted = kFull + kStripWarps * 8;       // the same of others' sums
+    static constexpr uint32_t kFull = kSeconds + kStripWarps * kSecond;  // whether boxes are there
+    static constexpr uint32_t kPosted = kFull + kStripWarps * 8;         // the same of others' sums
     static constexpr uint32_t kStage = uint32_t(round_up(kPosted + kStripWarps * 8, 1024));
 
     static constexpr uint32_t kQuads = kStackTiles * 4 * S::kParts;  // of a stack
     static constexpr uint32_t kQuad = sizeof(typename S::Made), kMade = kQuads * kQuad;
     static constexpr uint32_t kTable = S::Code::kTableBytes, kScaleTable = 1024;
-    static constexpr uint32_t kShared = kTable + kScaleTable + 2 * kStage +
-                                        kStripWarps * uint32_t(sizeof(StripSums) + kMade) +
-                                        2 * uint32_t(sizeof(StripMail));
+    // A warp's sums of 64 columns and 8 rows of x: a lane's four of 16 columns are side by side, in
+    // lines of 128 bytes by its q, which start at different banks. Those of 16 rows find room where
+    // the stack was that the warp has added up last.
+    static constexpr uint32_t kSums = 16 * 32 * 4;
+    static constexpr bool kInStage = S::kX > 1;
+    static constexpr uint32_t kAllSums = kInStage ? 0 : kStripWarps * kSums;
+    static_assert(S::kX * kSums <= kBoxes);
+    // What blocks of a cluster send each other: of each 32 threads' sums, one of every block.
+    static constexpr uint32_t kMail = (kStripWarps + kMaxSplit) * 128 * S::kX;
+    static constexpr uint32_t kShared =
+        kTable + kScaleTable + 2 * kStage + kAllSums + kStripWarps * (kMade + 4) + 2 * kMail;
     static_assert(kShared <= kStripShared);
 };
 
@@ -70,17 +71,17 @@ struct StripRoom {
     // Of coded scales: 256 numbers, nested ones as f32, others times their second in x's type.
     float *const scale_table;
     uint8_t *const stages;
-    StripSums *const sums;
-    StripMail *const mail;  // two, in turns
+    uint8_t *const sums;
+    uint8_t *const mail;  // two, in turns
     uint8_t *const made;
+    uint32_t *const last;  // the stage that each warp's sums are in
 
     __device__ explicit StripRoom(uint4 *shared)
         : table(reinterpret_cast<uint32_t *>(shared)),
           scale_table(reinterpret_cast<float *>(table + Map::kTable / 4)),
           stages(reinterpret_cast<uint8_t *>(scale_table) + Map::kScaleTable),
-          sums(reinterpret_cast<StripSums *>(stages + 2 * Map::kStage)),
-          mail(reinterpret_cast<StripMail *>(sums + kStripWarps)),
-          made(reinterpret_cast<uint8_t *>(mail + 2)) {}
+          sums(stages + 2 * Map::kStage), mail(sums + Map::kAllSums), made(mail + 2 * Map::kMail),
+          last(reinterpret_cast<uint32_t *>(made + kStripWarps * Map::kMade)) {}
 };
 
 template <class S>
@@ -95,12 +96,13 @@ struct StripWarp {
     static constexpr uint32_t kQuadsEach = Map::kQuads > 32 ? Map::kQuads / 32 : 1;  // of a lane
     const StripProblem &p;
     const StripRoom<Map> &room;
-    // Places in a stage: of the warp's boxes and zeros; of a row of a matrix of codes and of x; of
+    // Places in a stage: of the warp's boxes; of a row of a matrix of codes and of x; of
     // what the lane makes a quad of.
-    uint32_t boxes, scale_box, zero, place, x_place, stored, second, zero_from;
+    uint32_t boxes, scale_box, place, x_place, stored, second;
     // Of the quad that the lane makes, or its half, and of those that it takes; the row of w of its
     // first scale.
     uint32_t made, made_half, taken;
+    uint32_t lanes;  // what look-ups begin with
     int32_t scale_row;
     uint32_t full;  // the warp's barrier in the first stage
     float scale_bias = 0;
@@ -110,9 +112,10 @@ struct StripWarp {
     // strip from it on; the strip's first group.
     int32_t strip, row, more = 0;
     uint32_t group;
-    const uint8_t *zeros;  // those that the lane copies, 8 bytes
-    int32_t zero_tile;     // which of a stack's they are
-    uint32_t number = 0;   // of the lane's group among second scales
+    const uint8_t *zeros;  // of the quads that the lane makes
+    int32_t zero_tile;     // the first one's, of the stack's
+    uint32_t zero_now[kQuadsEach] = {}, zero_next[kQuadsEach] = {};  // a stack ahead
+    uint32_t number = 0;  // of the lane's group among second scales
 
     __device__ StripWarp(const StripProblem &problem, const StripRoom<Map> &of_block, int warp,
                          uint32_t cluster, uint32_t rank)
@@ -121,13 +124,16 @@ struct StripWarp {
           full(shared_address(room.stages) + Map::kFull + uint32_t(warp) * 8),
           lane(int32_t(threadIdx.x % 32)), q(lane % 4), g(lane / 4) {
         second = Map::kSeconds + uint32_t(warp) * Map::kSecond + uint32_t(lane) * 4;
-        zero = Map::kZerosAt + uint32_t(warp) * Map::kZero;
-        keep(second), keep(zero);
+        keep(second);
         const Run of_block_stacks = p.plan.stacks.part(int32_t(rank));
         first = of_block_stacks.first + warp;
         own =
             int32_t(uint32_t(max(of_block_stacks.last - first + kStripWarps - 1, 0)) / kStripWarps);
         strip = int32_t(cluster);
+        if constexpr (kZeros) {
+#pragma unroll
+            for (uint32_t &zero : zero_next) zero = p.w.zero == nullptr ? 0x8888 : 0;  // 8
+        }
         if (own > 0) find();
         constexpr uint32_t kApart = Map::kPosted - Map::kFull;
         if (lane < 4) barrier_init(full + lane / 2 * Map::kStage + lane % 2 * kApart, 1);
@@ -155,7 +161,6 @@ struct StripWarp {
         taken = warp * Map::kMade + uint32_t(q) * Map::kQuad;
         const uint32_t quad = uint32_t(lane) % Map::kQuads;
         made = warp * Map::kMade + quad * Map::kQuad;
-        zero_from = zero + quad * 2;
         if constexpr (kNested) {
             stored = scale_box + uint32_t(lane);
             made_half = warp * Map::kMade + uint32_t(lane / 4) * Map::kQuad +
@@ -166,19 +171,9 @@ struct StripWarp {
             stored = scale_box + quad * kQuadBytes;
             scale_row = int32_t(quad / (4 * kParts) * 16 + quad % 4 * 2);
         }
-        keep(place), keep(x_place), keep(stored), keep(taken), keep(made), keep(zero_from);
+        lanes = Code::lanes_of(room.table);
+        keep(place), keep(x_place), keep(stored), keep(taken), keep(made), keep(lanes);
         keep(scale_row);
-        if constexpr (kZeros) {
-            if (p.w.zero == nullptr && uint32_t(lane) < Map::kZero / 16) store_middle_zeros();
-        }
-    }
-
-    // All zeros are 8 where the weight has none: its codes are signed.
-    __device__ void store_middle_zeros() {
-        for (uint32_t stage = 0; stage < 2 * Map::kStage; stage += Map::kStage) {
-            uint8_t *const at = room.stages + stage + zero + lane * 16;
-            *reinterpret_cast<uint4 *>(at) = {0x88888888u, 0x88888888u, 0x88888888u, 0x88888888u};
-        }
     }
 
     // Nested scales: the lane's in each half of a stack.
@@ -194,10 +189,11 @@ struct StripWarp {
     __device__ void find_rest() {
         const uint32_t groups = uint32_t(p.w.geometry.groups_per_row);
         if constexpr (kZeros) {
-            const uint32_t tile = uint32_t(lane) / kParts, of = group + uint32_t(lane) % kParts;
-            zeros = p.w.zero + (uint64_t(uint32_t(row) + tile) * groups + of) * 8;
-            const bool some = p.w.zero != nullptr && of < groups && tile < kStackTiles;
-            zero_tile = some ? int32_t(tile) : INT32_MAX / 2;
+            const uint32_t quad = uint32_t(lane) % Map::kQuads, of = group + quad / 4 % kParts;
+            const bool some = p.w.zero != nullptr && of < groups;
+            zero_tile = some ? int32_t(quad / (4 * kParts)) : INT32_MAX / 2;
+            zeros = p.w.zero + (uint64_t(uint32_t(row + zero_tile)) * groups + of) * 8;
+            zeros += quad % 4 * 2;
         }
         if constexpr (kNested) number = uint32_t(row * 16 + row_of_scale()) * groups + group;
     }
@@ -207,7 +203,7 @@ struct StripWarp {
         if (more > 0) {
             copy_boxes(to);
             constexpr int kDown = kStripWarps * kStackTiles;  // rows of tiles to the next stack
-            if constexpr (S::kByLanes) {
+            if constexpr (kNested || kZeros) {
                 if (more == own) find_rest();
                 copy_rest(room.stages + to);
                 const int64_t groups = p.w.geometry.groups_per_row;
@@ -217,7 +213,7 @@ struct StripWarp {
             row += kDown;
             if (--more == 0 && (strip += p.plan.clusters) < p.plan.strips) find();
         }
-        if constexpr (S::kByLanes) copies_commit();
+        if constexpr (kNested) copies_commit();
     }
 
     // Zeros where there are no tiles, no columns of x, no groups.
@@ -233,9 +229,22 @@ struct StripWarp {
         __syncwarp();
     }
 
-    __device__ void copy_rest(uint8_t *to) const {
+    // Zeros of the stack that was asked for last are those of the one that comes now.
+    __device__ void take_zeros() {
         if constexpr (kZeros) {
-            copy_ahead<8>(to + zero + lane * 8, zeros, 8, row + zero_tile < p.row_tiles);
+#pragma unroll
+            for (uint32_t i = 0; i < kQuadsEach; ++i) zero_now[i] = zero_next[i];
+        }
+    }
+
+    __device__ void copy_rest(uint8_t *to) {
+        if constexpr (kZeros) {
+#pragma unroll
+            for (uint32_t i = 0; i < kQuadsEach; ++i) {
+                if (row + zero_tile + int32_t(i) * 2 < p.row_tiles) {
+                    zero_next[i] = global_load_2(zeros + i * 16 * p.w.geometry.groups_per_row);
+                }
+            }
         }
         if constexpr (kNested) {
             const uint32_t groups = uint32_t(p.w.geometry.groups_per_row);
@@ -255,7 +264,7 @@ struct StripWarp {
     __device__ void make_quads(const uint8_t *stage, int32_t rows) const {
         if constexpr (kNested) make_nested(stage, rows);
         if constexpr (!kNested) make_scales(stage, rows);
-        if constexpr (kZeros) make_zeros(stage);
+        if constexpr (kZeros) make_zeros();
         __syncwarp();
     }
 
@@ -285,11 +294,10 @@ struct StripWarp {
         }
     }
 
-    __device__ void make_zeros(const uint8_t *stage) const {
+    __device__ void make_zeros() const {
 #pragma unroll
         for (uint32_t i = 0; i < kQuadsEach; ++i) {
-            const uint32_t z = *reinterpret_cast<const uint16_t *>(stage + zero_from + i * 64);
-            const Zeros zeros_made = Code::zeros_of(byte_permute(z, 0, 0x4140));
+            const Zeros zeros_made = Code::zeros_of(byte_permute(zero_now[i], 0, 0x4140));
             uint8_t *const to = room.made + made + i * 32 * Map::kQuad + sizeof(uint2);
             *reinterpret_cast<uint2 *>(to) = {zeros_made.low, zeros_made.high};
         }
@@ -329,7 +337,7 @@ struct StripWarp {
 #pragma unroll
             for (int j = part * 4 / kParts; j < (part + 1) * 4 / kParts; ++j) {
                 uint32_t a[4];
-                Code::decode(words[j], quad.zeros(), room.table, a);
+                Code::decode(words[j], quad.zeros(), room.table, lanes, a);
 #pragma unroll
                 for (int c = 0; c < 4; ++c) {
                     a[c] = multiply_pair<T>(a[c], c % 2 == 0 ? quad.scale.x : quad.scale.y);
@@ -344,15 +352,35 @@ struct StripWarp {
         }
     }
 
-    __device__ void put(const float (&sum)[4][4], StripSums *to_sums) const {
+    // Sums of a strip, of the rows of x that are there. `stage`: the one that is free.
+    __device__ void put(const Acc &sum, uint32_t stage) const {
+        const uint32_t warp = threadIdx.x / 32;
+        uint8_t *to = room.sums + warp * Map::kSums;
+        if constexpr (Map::kInStage) {
+            to = room.stages + stage + boxes;
+            if (lane == 0) room.last[warp] = stage;
+        }
+        auto *const fours = reinterpret_cast<float4 *>(to) + place_of(q, g);
 #pragma unroll
-        for (int j = 0; j < 4; ++j) {
-            const int32_t column = j * 16 + Code::column(g);
+        for (int block = 0; block < kX; ++block) {
+            if (block * 8 + q * 2 >= p.m) return;
 #pragma unroll
-            for (int c = 0; c < 4; ++c) {
-                (*to_sums)[q * 2 + c % 2][column + c / 2 * Code::kOther] = sum[j][c];
+            for (int j = 0; j < 4; ++j) {
+                const float(&v)[4] = sum[block][j];
+                const int even = kX == 1 ? j % 2 : 0, odd = 1 - even;
+                fours[block * int(Map::kSums / 16) + j * 32] = {v[even], v[odd], v[2 + even],
+                                                                v[2 + odd]};
             }
         }
+    }
+    static __device__ int32_t place_of(int32_t q, int32_t g) { return q * 8 + (g + q * 2) % 8; }
+    // Bytes from the first of a warp's sums to that of a column and a row of x. Where threads take
+    // one each, rows change places in every other 16 columns: other banks.
+    static __device__ uint32_t place_of_sum(int32_t column, int32_t row) {
+        const int32_t sixteen = row / 8 * 4 + column / 16, other = column / Code::kOther % 2;
+        const int32_t four = sixteen * 32 + place_of(row % 8 / 2, Code::lane_of(column % 16));
+        const int32_t swapped = kX == 1 ? sixteen % 2 : 0;
+        return uint32_t(four * 16 + other * 8 + (row % 2 ^ swapped) * 4);
     }
 };
 

@@ -41,6 +41,16 @@ __device__ inline void remote_store_4(uint32_t address, uint32_t value, uint32_t
 #endif
 }
 
+__device__ inline void remote_store_8(uint32_t address, const uint2 &value, uint32_t barrier) {
+#if __CUDA_ARCH__ >= 900
+    asm volatile(
+        "st.async.shared::cluster.mbarrier::complete_tx::bytes.v2.b32 [%0], {%1,%2}, [%3];" ::"r"(
+            address),
+        "r"(value.x), "r"(value.y), "r"(barrier)
+        : "memory");
+#endif
+}
+
 // If `sends`, by a predicate: there is no branch between several of them.
 __device__ inline void remote_store_16(bool sends, uint32_t address, const uint4 &value,
                                        uint32_t barrier) {

@@ -338,6 +338,17 @@ __device__ inline float global_load_float(const void *from) {
     return v;
 }
 
+// 2 bytes, the same, past the L1.
+__device__ inline uint32_t global_load_2(const void *from) {
+    uint16_t v;
+#if defined(QK_CUDA_SIMULATED)
+    memcpy(&v, from, 2);
+#else
+    asm volatile("ld.global.nc.L1::no_allocate.u16 %0, [%1];" : "=h"(v) : "l"(from));
+#endif
+    return v;
+}
+
 // shared_load_matrices, on simulated threads too.
 __device__ inline void load_matrices(const void *row, uint32_t (&to)[4]) {
 #if defined(QK_CUDA_SIMULATED)
