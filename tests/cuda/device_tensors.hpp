@@ -13,10 +13,11 @@ namespace cuda_test {
 class DeviceTensors : public ::testing::Test {
   protected:
     ~DeviceTensors() override { close(); }
-    void open(size_t workspace) {
+    void open(size_t workspace, void *stream = nullptr) {
         qk_context_options options = QK_CONTEXT_OPTIONS_INIT;
         options.device = QK_DEVICE_CUDA;
         options.workspace_bytes = workspace;
+        options.stream = stream;
         ASSERT_EQ(qk_context_create(&options, &context_), QK_OK);
         if (workspace > 0) poison_workspace(*context_);
     }

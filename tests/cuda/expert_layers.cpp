@@ -13,7 +13,7 @@ class CudaExpertLayers : public DeviceTensors {
   protected:
     void make_layer(int64_t tokens) {
         tokens_ = tokens;
-        open(size_t{4} << 20);
+        open(size_t{4} << 20, stream_);
         gate_up_ = weights(2 * kInner, kHidden, microscaled_[0]);
         down_ = weights(columns_, kInner, microscaled_[1]);
         x_ = rows({tokens, kHidden}, QK_FORMAT_F16);
@@ -80,6 +80,26 @@ class CudaExpertLayers : public DeviceTensors {
             EXPECT_EQ(qk_multiply(context_, &one, 1), QK_OK) << qk_context_error(context_);
             EXPECT_EQ(qk_context_synchronize(context_), QK_OK);
         }
+    }
+    // Launches of the layer as a list.
+    int launches(int64_t tokens) {
+        EXPECT_EQ(cudaStreamCreateWithFlags(&stream_, cudaStreamNonBlocking), cudaSuccess);
+        make_layer(tokens);
+        std::vector<uint8_t> bytes(size_t(tokens * kSlots * 4), 0);
+        const DeviceBuffer ids(bytes);
+        const qk_tensor *const tensor = wrap_ids(ids);
+        EXPECT_EQ(qk_context_synchronize(context_), QK_OK);
+        cudaGraph_t graph = nullptr;
+        EXPECT_EQ(cudaStreamBeginCapture(stream_, cudaStreamCaptureModeThreadLocal), cudaSuccess);
+        run(tensor, tensor, true);
+        EXPECT_EQ(cudaStreamEndCapture(stream_, &graph), cudaSuccess);
+        size_t nodes = 0;
+        EXPECT_EQ(cudaGraphGetNodes(graph, nullptr, &nodes), cudaSuccess);
+        EXPECT_EQ(cudaGraphDestroy(graph), cudaSuccess);
+        close();
+        EXPECT_EQ(cudaStreamDestroy(stream_), cudaSuccess);
+        stream_ = nullptr;
+        return int(nodes);
     }
     // Layer after layer without a wait; each has ids of its own, copied to where the last's were.
     void check(int64_t tokens) {
@@ -154,6 +174,7 @@ class CudaExpertLayers : public DeviceTensors {
     }
 
     Rng rng_{45};
+    cudaStream_t stream_ = nullptr;
     uint32_t flags_ = 0;                      // of gate and up
     bool microscaled_[2] = {false, false};    // gate and up, down
     int64_t tokens_ = 0, columns_ = kHidden;  // of y
@@ -177,6 +198,19 @@ TEST_F(CudaExpertLayers, ManyRowsInterleaved) {
     QK_NEEDS_DEVICE();
     flags_ = QK_EXPERTS_INTERLEAVED;
     check(60);
+}
+// A list, x by expert, two products and sums, where two calls would list and gather twice.
+TEST_F(CudaExpertLayers, OfOneListTakesFiveLaunches) {
+    QK_NEEDS_DEVICE();
+    for (const int64_t tokens : {60, 200, 260, 400}) EXPECT_EQ(launches(tokens), 5) << tokens;
+}
+TEST_F(CudaExpertLayers, ItemsOf64Rows) {
+    QK_NEEDS_DEVICE();
+    check(200);
+}
+TEST_F(CudaExpertLayers, ItemsOf96Rows) {
+    QK_NEEDS_DEVICE();
+    check(260);
 }
 // Gathered rows of x have their columns in another sequence.
 TEST_F(CudaExpertLayers, ManyRowsMicroscaled) {

@@ -45,8 +45,7 @@ struct Layer {
     static void set_weight(int64_t n, int64_t k, bool microscaled, qk::Weight *w) {
         w->format = qk::find_format(microscaled ? QK_FORMAT_FP4_E2M1 : QK_FORMAT_U4_AFFINE);
         w->scale.format = qk::find_format(microscaled ? QK_FORMAT_E8M0 : QK_FORMAT_F16);
-        w->layout =
-            qk::find_layout(microscaled ? qk::kLayoutTilesPairs : qk::kLayoutTiles, 4);
+        w->layout = qk::find_layout(microscaled ? qk::kLayoutTilesPairs : qk::kLayoutTiles, 4);
         qk::make_geometry(n, k, microscaled ? 32 : 64, false, &w->geometry);
     }
     qk::cuda::ExpertsLayer layer() const { return qk::cuda::gemm_layer_of(up, down); }
@@ -76,6 +75,29 @@ TEST(PlanExpertLayers, ListsOfTheirOwn) {
     const size_t end = size_t(layer.layer().end());
     EXPECT_TRUE(layer.runs_as_one(end));
     EXPECT_FALSE(layer.runs_as_one(end - 1));
+}
+
+// Passes begin with a block of rows of w; z takes the place of gate and up's x.
+TEST(PlanExpertLayers, PassesAreWholeBlocks) {
+    for (const Model &m : {kQwen3, kGptOss, kMixtral, kDeepSeek}) {
+        for (int64_t tokens = 64; tokens <= 8192; tokens += tokens < 1024 ? 32 : 512) {
+            for (const bool microscaled : {false, true}) {
+                const Layer layer(m, tokens, microscaled);
+                const qk::cuda::ExpertsLayer both = layer.layer();
+                const qk::cuda::ExpertsListPlan alone = qk::cuda::gemm_list_of(layer.down);
+                for (const auto &[item_rows, columns] :
+                     {std::pair(alone.item_rows, alone.columns),
+                      std::pair(both.of_down.item_rows, both.of_down.columns)}) {
+                    EXPECT_TRUE(columns == m.hidden ||
+                                columns % qk::cuda::gemm_block_rows(item_rows) == 0)
+                        << m.name << ", " << tokens << " tokens, " << columns << " columns";
+                }
+                EXPECT_GE(both.of_down.columns, alone.columns);
+            }
+        }
+    }
+    EXPECT_EQ(Layer(kQwen3, 4096).layer().of_down.columns, 1024);
+    EXPECT_EQ(qk::cuda::gemm_list_of(Layer(kQwen3, 4096).down).columns, 512);
 }
 
 // x of down is the y of gate and up, and no other.

@@ -264,7 +264,7 @@ TEST(CudaPlan, RowsOfItemsOfExperts) {
         return qk::cuda::gemm_item_rows(tokens, 8, count, kind);
     };
     EXPECT_EQ(rows(256, 128, u4), 32);
-    EXPECT_EQ(rows(1024, 128, u4), 160);
+    EXPECT_EQ(rows(1024, 128, u4), 96);
     EXPECT_EQ(rows(4096, 128, u4), 160);
     EXPECT_EQ(rows(256, 256, u4), 32);
     EXPECT_EQ(rows(1024, 256, u4), 64);
@@ -272,14 +272,14 @@ TEST(CudaPlan, RowsOfItemsOfExperts) {
     EXPECT_EQ(rows(1024, 128, nf4), 64);
     EXPECT_EQ(rows(4096, 128, nf4), 160);
     EXPECT_EQ(rows(4096, 128, nested), 128);
-    // Where they change: 24 rows an expert, 56, and 96 where codes are looked up.
+    // Where they change: 24 rows an expert, 56 and 80, and 96 where codes are looked up.
     const auto each =
         [](int64_t rows_an_expert, int64_t more, const qk::cuda::GemmExpertsKind &kind) {
         return qk::cuda::gemm_item_rows(rows_an_expert * 16 + more, 8, 128, kind);
     };
     const qk::cuda::GemmExpertsKind mxfp4 = {true, true, true, true};  // which has no table
     for (const auto &[kind, last, most] :
-         {std::tuple{u4, 56, 160}, {nf4, 96, 160}, {nested, 96, 128}, {mxfp4, 56, 160}}) {
+         {std::tuple{u4, 56, 96}, {nf4, 96, 160}, {nested, 96, 128}, {mxfp4, 56, 160}}) {
         EXPECT_EQ(each(24, 0, kind), 32);
         EXPECT_EQ(each(24, 1, kind), 64);
         EXPECT_EQ(each(25, 0, kind), 64);
@@ -289,7 +289,10 @@ TEST(CudaPlan, RowsOfItemsOfExperts) {
     }
     EXPECT_EQ(qk::cuda::gemm_item_rows(24, 1, 1, u4), 32);
     EXPECT_EQ(qk::cuda::gemm_item_rows(25, 1, 1, u4), 64);
-    EXPECT_EQ(qk::cuda::gemm_item_rows(57, 1, 1, u4), 160);
+    EXPECT_EQ(each(80, 0, u4), 96);
+    EXPECT_EQ(each(80, 1, u4), 160);
+    EXPECT_EQ(qk::cuda::gemm_item_rows(57, 1, 1, u4), 96);
+    EXPECT_EQ(qk::cuda::gemm_item_rows(81, 1, 1, u4), 160);
     EXPECT_EQ(qk::cuda::gemm_item_rows(97, 1, 1, nf4), 160);
 }
 

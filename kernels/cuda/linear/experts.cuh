@@ -53,6 +53,13 @@ inline ExpertsView experts_view(const LinearArgs &args) {
             args.accumulate};
 }
 
+// Whether y can be stored 16 bytes at a time.
+inline bool leaves_whole(const ExpertsView &e) {
+    const uintptr_t bytes = e.y_type == QK_FORMAT_F32 ? 4 : 2;
+    const uintptr_t first = reinterpret_cast<uintptr_t>(e.y), row = uintptr_t(e.y_stride) * bytes;
+    return !e.accumulate && (first | row | uintptr_t(e.columns) * bytes) % 16 == 0;
+}
+
 #if defined(__CUDACC__)
 namespace {
 

@@ -141,26 +141,45 @@ struct GatherProblem {
     GatheredColumns columns;
 };
 
-// Two threads have 16 columns: the first leaves with those that come first.
+// What a lane stores of its 8 columns and its neighbour's, an even lane being the first of two.
+__device__ uint4 moved(uint4 v, GatheredColumns columns) {
+    if (columns == GatheredColumns::kEven) {
+        v = {byte_permute(v.x, v.y, 0x5410u), byte_permute(v.x, v.y, 0x7632u),
+             byte_permute(v.z, v.w, 0x5410u), byte_permute(v.z, v.w, 0x7632u)};
+    }
+    const bool odd = threadIdx.x & 1;
+    const uint32_t both = 3u << (threadIdx.x & 30);
+    const uint32_t a = __shfl_xor_sync(both, odd ? v.x : v.y, 1);
+    const uint32_t b = __shfl_xor_sync(both, odd ? v.z : v.w, 1);
+    return odd ? uint4{a, b, v.y, v.w} : uint4{v.x, v.z, a, b};
+}
+
+// A warp has a row, two lanes 16 columns: the first leaves with those that come first.
 __global__ void __launch_bounds__(kGatherThreads)
     gather_rows(const __grid_constant__ GatherProblem p) {
+    constexpr int kAtOnce = 4;
+    const int32_t lane = int32_t(threadIdx.x) % 32;
+    const int64_t step = int64_t{gridDim.x} * (kGatherThreads / 32);
+    int64_t row = (int64_t{blockIdx.x} * kGatherThreads + threadIdx.x) / 32;
     wait_for_previous_kernel();
     allow_next_kernel();
-    const int64_t all = min64(*p.list.slots_there - p.first, p.rows) * p.pieces;
-    const int64_t step = int64_t{gridDim.x} * kGatherThreads;
-    for (int64_t i = int64_t{blockIdx.x} * kGatherThreads + threadIdx.x; i < all; i += step) {
-        const int64_t row = i / p.pieces, slot = p.list.slots[p.first + row];
-        const int64_t from = p.e.x_by_slot ? slot : slot / p.e.slots;
-        uint4 v = reinterpret_cast<const uint4 *>(p.x + from * p.stride)[i - row * p.pieces];
-        if (p.columns == GatheredColumns::kEven) {
-            v = {byte_permute(v.x, v.y, 0x5410u), byte_permute(v.x, v.y, 0x7632u),
-                 byte_permute(v.z, v.w, 0x5410u), byte_permute(v.z, v.w, 0x7632u)};
+    const int64_t rows = min64(*p.list.slots_there - p.first, p.rows);
+    for (; row < rows; row += step) {
+        const int32_t slot = p.list.slots[p.first + row];
+        const int64_t from = p.e.x_by_slot ? slot : uint32_t(slot) / uint32_t(p.e.slots);
+        const uint4 *const x = reinterpret_cast<const uint4 *>(p.x + from * p.stride);
+        uint4 *const to = reinterpret_cast<uint4 *>(p.to) + row * p.pieces;
+        for (int32_t first = lane; first < p.pieces; first += 32 * kAtOnce) {
+            uint4 v[kAtOnce];
+#pragma unroll
+            for (int i = 0; i < kAtOnce; ++i) {
+                if (first + i * 32 < p.pieces) v[i] = x[first + i * 32];
+            }
+#pragma unroll
+            for (int i = 0; i < kAtOnce; ++i) {
+                if (first + i * 32 < p.pieces) to[first + i * 32] = moved(v[i], p.columns);
+            }
         }
-        const bool odd = threadIdx.x & 1;
-        const uint32_t both = 3u << (threadIdx.x & 30);
-        const uint32_t a = __shfl_xor_sync(both, odd ? v.x : v.y, 1);
-        const uint32_t b = __shfl_xor_sync(both, odd ? v.z : v.w, 1);
-        reinterpret_cast<uint4 *>(p.to)[i] = odd ? uint4{a, b, v.y, v.w} : uint4{v.x, v.z, a, b};
     }
 }
 
@@ -168,42 +187,68 @@ struct SumProblem {
     ExpertsView e;
     const float *z;  // [tokens * slots, columns]
     int64_t first, columns;
+    bool whole;  // y leaves four columns at a time
 };
 
 constexpr int32_t kTogether = 8;  // slots whose z is on its way
 
-// A thread has four columns of y, which are there: tiles are 16 wide, joined halves 8.
+__device__ void store_four(const SumProblem &p, int64_t token, int64_t column,
+                           const SlotSum (&sum)[4]) {
+    const ExpertsView &e = p.e;
+    if (!p.whole) {
+#pragma unroll
+        for (int i = 0; i < 4; ++i) store_sum(e, token, column + i, sum[i]);
+        return;
+    }
+    const int64_t at = token * e.y_stride + column;
+    if (e.y_type == QK_FORMAT_F32) {
+        global_store_16(static_cast<float *>(e.y) + at,
+                        {__float_as_uint(sum[0].sum), __float_as_uint(sum[1].sum),
+                         __float_as_uint(sum[2].sum), __float_as_uint(sum[3].sum)});
+        return;
+    }
+    uint32_t bits[4];
+#pragma unroll
+    for (int i = 0; i < 4; ++i) {
+        bits[i] = e.y_type == QK_FORMAT_F16 ? f16_from_f32(sum[i].sum) : bf16_from_f32(sum[i].sum);
+    }
+    global_store_8(static_cast<uint16_t *>(e.y) + at,
+                   {bits[0] | bits[1] << 16, bits[2] | bits[3] << 16});
+}
+
+// A thread has four columns of y, which are there: tiles are 16 wide, joined halves 8. Lanes load a
+// slot's number and weight each and hand them on: each thread by itself would wait for one after
+// the other, which takes as long as all of z.
 __global__ void __launch_bounds__(kSumThreads) sum_slots(const __grid_constant__ SumProblem p) {
     const ExpertsView &e = p.e;
+    const int64_t own = (int64_t(blockIdx.x) * kSumThreads + threadIdx.x) * 4;
+    const int64_t column = own < p.columns ? own : 0;
     wait_for_previous_kernel();
     allow_next_kernel();
-    const int64_t column = (int64_t(blockIdx.x) * kSumThreads + threadIdx.x) * 4;
-    if (column >= p.columns) return;
     for (int64_t token = blockIdx.y; token < e.tokens; token += gridDim.y) {
         SlotSum sum[4];
         for (int64_t first = token * e.slots, left = e.slots; left > 0;
              first += kTogether, left -= kTogether) {
             float4 z[kTogether];
-            int32_t expert[kTogether];
-            float weight[kTogether];
 #pragma unroll
             for (int j = 0; j < kTogether; ++j) {
-                expert[j] = j < left ? expert_of(e, first + j) : -1;
-                weight[j] = expert[j] < 0 ? 0 : weight_of(e, first + j);
                 // Asked for before it is known whether there is one: it is in the workspace.
-                z[j] = *reinterpret_cast<const float4 *>(
-                    p.z + (first + (j < left ? j : 0)) * p.columns + column);
+                z[j] = global_load_floats(p.z + (first + (j < left ? j : 0)) * p.columns + column);
             }
+            const int64_t slot = first + min64(threadIdx.x % kTogether, left - 1);
+            const int32_t expert = expert_of(e, slot);
+            const float weight = weight_of(e, slot);
 #pragma unroll
             for (int j = 0; j < kTogether; ++j) {
-                if (expert[j] < 0) continue;
+                const int32_t its = __shfl_sync(~0u, expert, j);
+                const float times = __shfl_sync(~0u, weight, j);
+                if (j >= left || its < 0) continue;
                 const float four[4] = {z[j].x, z[j].y, z[j].z, z[j].w};
 #pragma unroll
-                for (int i = 0; i < 4; ++i) sum[i].add_times(e, weight[j], expert[j], four[i]);
+                for (int i = 0; i < 4; ++i) sum[i].add_times(e, times, its, four[i]);
             }
         }
-#pragma unroll
-        for (int i = 0; i < 4; ++i) store_sum(e, token, p.first + column + i, sum[i]);
+        if (own < p.columns) store_four(p, token, p.first + column, sum);
     }
 }
 
@@ -219,8 +264,8 @@ Status list_experts(const ExpertsView &e, const ExpertsList &list, const Launch 
 Status gather_x(const LinearArgs &args, const ListedExperts &listed, const Launch &launch) {
     const int32_t pieces = int32_t(args.x.columns * 2 / 16);
     const int64_t rows = listed.x_rows;
-    const int64_t blocks = min64(ceil_div(rows * pieces, kGatherThreads * 4),
-                                 int64_t{launch.device.multiprocessors} * 8);
+    const int64_t blocks =
+        min64(ceil_div(rows, kGatherThreads / 32), int64_t{launch.device.multiprocessors} * 8);
     Shape3 shape = {dim3(uint32_t(blocks)), kGatherThreads};
     shape.overlaps = true;
     return launch_kernel(launch, "experts", gather_rows, shape,
@@ -287,7 +332,7 @@ Status add_products(const LinearArgs &args, ListedExperts listed, const ExpertsL
         listed.e.y_stride = listed.columns;
         listed.e.y = z - listed.first;
         QK_TRY(products(args, listed, launch));
-        QK_TRY(add_slots({e, z, listed.first, listed.columns}, launch));
+        QK_TRY(add_slots({e, z, listed.first, listed.columns, leaves_whole(e)}, launch));
     }
     return QK_OK;
 }

@@ -10,7 +10,7 @@ namespace qk::cuda {
 
 constexpr int64_t kListed = 10 << 10;  // experts at most: their counters are in shared memory
 constexpr int64_t kListLine = 128;     // bytes: rows of x that straddle lines are slow to copy
-constexpr int64_t kZBytes = int64_t{64} << 20;   // of z, at most, but for 64 tokens
+constexpr int64_t kZBytes = int64_t{64} << 20;   // of z, but for 64 tokens and where x was before
 constexpr int64_t kXBytes = int64_t{176} << 20;  // of x, at most, but for the rows of 64 tokens
 
 // Rows [first, first + count) of the list, all of one expert. Where y has a row a slot, those of
@@ -34,6 +34,7 @@ struct ExpertsListCase {
     int64_t some_columns;  // that a kernel can multiply alone: multiples of these
     int64_t x_bytes;       // of a row of x; 0: rows are left where they are
     GatheredColumns x_columns = GatheredColumns::kPairs;
+    int64_t z_bytes = kZBytes;
 };
 
 struct ExpertsListPlan {
@@ -52,8 +53,8 @@ static constexpr ExpertsListPlan plan_list(const ExpertsListCase &c) {
     if (c.summed) {  // fewer columns first: tokens at once share the weights that are read
         tokens = min64(tokens, room);
         const int64_t least = min64(c.some_columns, columns) * c.slots * 4;  // bytes, of a token
-        tokens = min64(tokens, max64(kZBytes / least, 64));
-        const int64_t fit = max64(kZBytes / (least * tokens), 1) * min64(c.some_columns, columns);
+        tokens = min64(tokens, max64(c.z_bytes / least, 64));
+        const int64_t fit = max64(c.z_bytes / (least * tokens), 1) * min64(c.some_columns, columns);
         const int64_t passes = ceil_div(columns, fit);
         columns = min64(columns, round_up(ceil_div(columns, passes), c.some_columns));
     }

@@ -282,6 +282,15 @@ __device__ inline float4 shared_load_floats(uint32_t address) {
     return {__uint_as_float(v.x), __uint_as_float(v.y), __uint_as_float(v.z), __uint_as_float(v.w)};
 }
 
+// Past the L1, and where it is written: no load behind it waits for what is in front of it.
+__device__ inline float4 global_load_floats(const float *from) {
+    float4 v;
+    asm volatile("ld.global.cg.v4.f32 {%0, %1, %2, %3}, [%4];"
+                 : "=f"(v.x), "=f"(v.y), "=f"(v.z), "=f"(v.w)
+                 : "l"(from));
+    return v;
+}
+
 // A multiple of 16.
 __device__ inline void global_store_16(void *to, uint4 v) {
     asm volatile("st.global.v4.u32 [%0], {%1, %2, %3, %4};" ::"l"(to), "r"(v.x), "r"(v.y), "r"(v.z),

@@ -95,6 +95,16 @@ __device__ inline void keep(uint32_t (&a)[steps][4]) {
              : QK_SUMS_32(0)                                                                      \
              : "r"(a[0]), "r"(a[1]), "r"(a[2]), "r"(a[3]), "l"(b), "r"(add))
 
+#define QK_WGMMA_80(type)                                                                         \
+    QK_WGMMA("{\n\t.reg .pred p;\n\tsetp.ne.b32 p, %45, 0;\n\t"                                   \
+             "wgmma.mma_async.sync.aligned.m64n80k16.f32." type "." type " "                      \
+             "{%0, %1, %2, %3, %4, %5, %6, %7, %8, %9, %10, %11, %12, %13, %14, %15, %16, "       \
+             "%17, %18, %19, %20, %21, %22, %23, %24, %25, %26, %27, %28, %29, %30, %31, "        \
+             "%32, %33, %34, %35, %36, %37, %38, %39}, "                                          \
+             "{%40, %41, %42, %43}, %44, p, 1, 1, 0;\n\t}"                                        \
+             : QK_SUMS_32(0), QK_SUMS_8(32)                                                       \
+             : "r"(a[0]), "r"(a[1]), "r"(a[2]), "r"(a[3]), "l"(b), "r"(add))
+
 #define QK_WGMMA_96(type)                                                                         \
     QK_WGMMA("{\n\t.reg .pred p;\n\tsetp.ne.b32 p, %53, 0;\n\t"                                   \
              "wgmma.mma_async.sync.aligned.m64n96k16.f32." type "." type " "                      \
@@ -161,6 +171,8 @@ struct Wgmma {
         if constexpr (n == 48 && !f16) QK_WGMMA_48("bf16");
         if constexpr (n == 64 && f16) QK_WGMMA_64("f16");
         if constexpr (n == 64 && !f16) QK_WGMMA_64("bf16");
+        if constexpr (n == 80 && f16) QK_WGMMA_80("f16");
+        if constexpr (n == 80 && !f16) QK_WGMMA_80("bf16");
         if constexpr (n == 96 && f16) QK_WGMMA_96("f16");
         if constexpr (n == 96 && !f16) QK_WGMMA_96("bf16");
         if constexpr (n == 128 && f16) QK_WGMMA_128("f16");
@@ -176,6 +188,7 @@ struct Wgmma {
 #undef QK_WGMMA_160
 #undef QK_WGMMA_128
 #undef QK_WGMMA_96
+#undef QK_WGMMA_80
 #undef QK_WGMMA_64
 #undef QK_WGMMA_48
 #undef QK_WGMMA_32

@@ -195,7 +195,7 @@ struct ListedGemm : LargeGemm<S> {
     __device__ void consume(const Item &it, Turn &turn, Sums &sums) const {
         constexpr uint32_t kStep = S::kStage / 16, kSecond = S::kX / S::kTiles / 16;
         const uint32_t x = uint32_t(wgmma_descriptor(this->ring));
-        const Places at(*this, it.row_tile);
+        const Places at(*this, it);
         const int32_t stages = (it.last - it.first) / 2;
         uint32_t before = 0;
         Half a, b = {};
@@ -244,6 +244,11 @@ __device__ __forceinline__ void multiply_item(const LargeGemm<S> &g, const Item 
     } else if constexpr (S::N == 64) {
         if (count <= 32) return ListedGemm<S, 32>{g, count}.consume(it, ring, sums);
         ListedGemm<S, 64, 48>{g, count}.consume(it, ring, sums);
+    } else if constexpr (S::N == 96) {
+        if (count <= 48) return ListedGemm<S, 48>{g, count}.consume(it, ring, sums);
+        if (count <= 64) return ListedGemm<S, 64>{g, count}.consume(it, ring, sums);
+        if (count <= 80) return ListedGemm<S, 80>{g, count}.consume(it, ring, sums);
+        ListedGemm<S, 96>{g, count}.consume(it, ring, sums);
     } else {
         switch ((count + 31) / 32) {
             case 1: return ListedGemm<S, 32>{g, count}.consume(it, ring, sums);
@@ -320,6 +325,7 @@ Status run_shape(const LinearArgs &args, const ListedExperts &listed, GemmExpert
     by_expert.x = {args.x.format, listed.x_rows, args.x.columns, listed.x};
     QK_TRY(describe_planes(by_expert, S::kRowTiles / 2, 1, S::kBox, launch.error, &p->gemm));
     const int64_t of_block = listed.e.joins() ? S::kRows / 2 : S::kRows;  // columns of y
+    QK_ASSERT(listed.first % of_block == 0 && S::kRows == gemm_block_rows(S::N));
     p->first_block = int32_t(listed.first / of_block);
     p->row_blocks = int32_t(ceil_div(listed.columns, of_block));
     const int64_t blocks =
@@ -348,6 +354,12 @@ Status run_listed_rows(const LinearArgs &args, const ListedExperts &listed, Gemm
     }
     constexpr GemmExpertsKind of = {kSmall, kind == ScaleKind::kNested, Decode::kLut4,
                                     Decode::kEntryBytes == 0};
+    if constexpr (of.has_96()) {
+        if (listed.list.item_rows == 96) {
+            return run_shape<GemmShape<T, Decode, kind, 96, 3, 1, 2, kSmall, true>>(args, listed, p,
+                                                                                    launch);
+        }
+    }
     return run_shape<GemmShape<T, Decode, kind, of.most_rows(), 2, 1, 2, kSmall, true>>(
         args, listed, p, launch);
 }

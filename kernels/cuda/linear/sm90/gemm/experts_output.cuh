@@ -1,7 +1,9 @@
 // What becomes of the sums of an item (experts.cuh), a piece of 16 rows of x at a time: a warpgroup
 // transposes its 64 rows of w in shared memory, so that whole lines of y leave. Where gate and up
-// are halves of an expert, two warpgroups have sums of either: of two pieces each takes one, and
-// gives the other its sums of the second. Where they alternate, they meet in lanes four apart.
+// are halves of an expert, two warps of a warpgroup have 32 rows of gate, the others those of up:
+// of two pieces either takes one, and gives the other its sums of the second. So no warpgroup waits
+// for another, but lines of y are halved: of two warpgroups, with many rows of x, one has gate and
+// the other up. Where gate and up alternate, they meet in lanes four apart.
 #pragma once
 #include "cuda/linear/sm90/gemm/experts_units.cuh"
 #include "cuda/linear/sm90/gemm/large.cuh"
@@ -74,19 +76,19 @@ __device__ inline void join_f32(const ExpertsView &e, Floats<count> &gate, Float
     for (int i = 0; i < count; ++i) y[i] = __fmul_rn(__fmul_rn(gate[i], y[i]), up[i]);
 }
 
-// The output of one warpgroup, and of all where gate and up are halves.
+// The output of one warpgroup.
 template <class S>
 struct ListedOutput {
     using T = typename S::T;
     using Eight = float[8];
-    static constexpr int kThreads = S::kConsumers * 128;
+    static constexpr int kOfHalf = S::kAcross ? 64 : 32;  // columns of y, of two halves
 
     const GemmExpertsProblem &p;
     const ExpertsView &e;
     const bool whole;                // 16 bytes of y at a time
     const int32_t count, in_list;    // rows of x, and the first of these
     const uint32_t slots;            // in shared memory: of the item's rows
-    uint32_t piece_at, partner_at;   // in shared memory: two pieces; those of the other half
+    uint32_t piece_at, partner_at;   // in shared memory: two pieces; where the other half's are
     int64_t first;                   // column of y
     int32_t columns;                 // of y; below 1 where there are none
     float bias[2], partner_bias[2];  // of the rows of w that this thread has sums of
@@ -95,18 +97,20 @@ struct ListedOutput {
         : p(unit.p), e(unit.p.e), whole(unit.p.whole), count(unit.count), in_list(unit.first),
           slots(slots_at) {
         const int32_t group = int32_t(threadIdx.x) / 128;
-        const int32_t partner = (group + S::R / 2) % S::R;
         piece_at = pieces + uint32_t(group) * 2 * S::kPiece;
-        partner_at = pieces + uint32_t(partner) * 2 * S::kPiece;
-        const int32_t row = unit.first_tile() * 16 + (e.halves() ? group % (S::R / 2) : group) * 64;
+        partner_at = pieces + uint32_t(S::kAcross ? 1 - group : group) * 2 * S::kPiece;
+        const int32_t rows = !e.halves() ? 64 : S::kAcross ? 0 : 32;
+        const int32_t row = unit.first_tile() * 16 + group * rows;
         first = e.joins() && e.interleaved ? row / 2 : row;
-        columns = int32_t(min64(e.columns - first, e.joins() && e.interleaved ? 32 : 64));
-        const int64_t up = e.halves() ? e.columns : 0;
-        const bool is_up = group >= S::R / 2;
-        load_bias(unit, row + (is_up ? up : 0), bias);
-        load_bias(unit, row + (is_up ? 0 : up), partner_bias);
+        columns = int32_t(min64(e.columns - first, e.halves() ? kOfHalf : e.joins() ? 32 : 64));
+        const bool is_up = e.halves() && has_up();
+        const int32_t above = S::kAcross ? 0 : 32;  // a warp of up: rows of gate
+        load_bias(unit, row + (is_up ? e.columns - above : 0), bias);
+        load_bias(unit, row + (is_up ? -above : e.columns), partner_bias);
     }
-    // Of the 64 rows from `row` on.
+    // Of halves: whether this warp has sums of up.
+    __device__ static bool has_up() { return threadIdx.x & (S::kAcross ? 128 : 64); }
+    // Of 64 rows, those of this thread; `row`: that of the first.
     __device__ void load_bias(const ListedUnit<S> &unit, int64_t row, float (&to)[2]) const {
 #pragma unroll
         for (int i = 0; i < 2; ++i) {
@@ -156,22 +160,27 @@ struct ListedOutput {
         }
     }
 
-    // The element of y that the row of this thread in a piece begins at: eight threads have one.
+    // The element of y that the row of this thread begins at. kLanes threads have a row: eight of
+    // one piece, four of this and the next.
+    template <int kLanes>
     __device__ int64_t row_of_y(int32_t piece) const {
-        const int32_t row = min(piece * 16 + int32_t(threadIdx.x) % 128 / 8, count - 1);
+        const int32_t row = min(piece * 16 + int32_t(threadIdx.x) % 128 / kLanes, count - 1);
         return shared_load_4(slots + uint32_t(row) * 4) * e.y_stride + first;
     }
-    template <int kSize, int kColumns>
+    template <int kSize, int kColumns, int kLanes>
     __device__ void store_rows(uint32_t at, int32_t piece, int64_t y) const {
-        constexpr int kEach = kSize * kColumns >= 128 ? 16 : 8;
-        const int32_t row = int32_t(threadIdx.x) % 128 / 8, lane = int32_t(threadIdx.x) % 8;
+        constexpr int kBytes = kSize * kColumns, kEach = kBytes >= kLanes * 16 ? 16 : 8;
+        const int32_t row = int32_t(threadIdx.x) % 128 / kLanes;
+        const int32_t lane = int32_t(threadIdx.x) % kLanes;
         if (piece * 16 + row >= count) return;
-        const uint32_t from = at + uint32_t(row) * S::kPitch;
-        if (!whole) return store_values(e, from, columns, y);
-        if (kSize == 2 && p.next != nullptr) store_next<kColumns>(from, in_list + piece * 16 + row);
+        const uint32_t from = at + uint32_t(row % 16) * S::kPitch + uint32_t(row / 16 * kBytes);
+        if (!whole) return store_values(e, from, columns, lane, kLanes, y);
+        if (kSize == 2 && p.next != nullptr) {
+            store_next<kColumns / kLanes / 2>(from, lane, in_list + piece * 16 + row);
+        }
         char *const to = static_cast<char *>(e.y) + y * kSize;
 #pragma unroll
-        for (int i = 0; i < kSize * kColumns; i += kEach * 8) {
+        for (int i = 0; i < kBytes; i += kEach * kLanes) {
             const int32_t part = i + lane * kEach;
             if (part >= columns * kSize) return;
             if constexpr (kEach == 16) {
@@ -182,10 +191,9 @@ struct ListedOutput {
         }
     }
     // A row of 16-bit values, its columns moved as those of gathered x are (GatheredColumns).
-    template <int kColumns>
-    __device__ void store_next(uint32_t from, int32_t row) const {
-        constexpr int kWords = kColumns / 16;  // of a thread
-        const int32_t first_word = int32_t(threadIdx.x) % 8 * kWords;
+    template <int kWords>
+    __device__ void store_next(uint32_t from, int32_t lane, int32_t row) const {
+        const int32_t first_word = lane * kWords;
         if (first_word * 2 >= columns) return;
         uint32_t words[kWords];
 #pragma unroll
@@ -208,9 +216,9 @@ struct ListedOutput {
     }
     // Not a member: registers of a thread that has one would go to memory.
     __device__ static void store_values(const ExpertsView &e, uint32_t from, int32_t columns,
-                                        int64_t y) {
+                                        int32_t lane, int32_t lanes, int64_t y) {
 #pragma unroll 1
-        for (int32_t c = int32_t(threadIdx.x) % 8; c < columns; c += 8) {
+        for (int32_t c = lane; c < columns; c += lanes) {
             float v = __uint_as_float(shared_load_4(from + uint32_t(c) * 4));
             if (e.accumulate) v = __fadd_rn(v, load_float(e.y_type, e.y, y + c));
             store_float(e.y_type, e.y, y + c, v);
@@ -229,6 +237,9 @@ struct ListedOutput {
         }
     }
 
+    __device__ static void meet() { named_barrier_wait(3 + int(threadIdx.x) / 128, 128); }
+    __device__ static void meet_partner() { S::kAcross ? named_barrier_wait(2, 256) : meet(); }
+
     // put_y(at, z) makes y of a piece's sums, kColumns of it. Two pieces alternate.
     template <int kSize, int kColumns, int sums, class PutY>
     __device__ void store_pieces(const float (&acc)[sums], const PutY &put_y) const {
@@ -239,9 +250,9 @@ struct ListedOutput {
             pick<0>(piece, acc, z);
             add_bias(bias, z);
             put_y(at, z);
-            const int64_t row = row_of_y(piece);
-            named_barrier_wait(3 + int(threadIdx.x) / 128, 128);
-            store_rows<kSize, kColumns>(at, piece, row);
+            const int64_t row = row_of_y<8>(piece);
+            meet();
+            store_rows<kSize, kColumns, 8>(at, piece, row);
         }
     }
 
@@ -264,8 +275,9 @@ struct ListedOutput {
 
     template <int kSize, int sums>
     __device__ void store_halves(const float (&acc)[sums]) const {
-        const bool is_up = int32_t(threadIdx.x) / 128 >= S::R / 2;
+        const bool is_up = has_up();
         const uint32_t here = int32_t(threadIdx.x) % 128 * 16;
+        const uint32_t partner = partner_at + (S::kAcross ? here : here ^ 64 * 16);
 #pragma unroll 1
         for (int32_t piece = 0; piece * 16 < count; piece += 2) {
             Eight given, z, y;
@@ -278,10 +290,10 @@ struct ListedOutput {
                                 {__float_as_uint(given[i]), __float_as_uint(given[i + 1]),
                                  __float_as_uint(given[i + 2]), __float_as_uint(given[i + 3])});
             }
-            named_barrier_wait(2, kThreads);
+            meet_partner();
 #pragma unroll
             for (int i = 0; i < 8; i += 4) {
-                const float4 v = shared_load_floats(partner_at + here + i * 512);
+                const float4 v = shared_load_floats(partner + i * 512);
                 given[i] = v.x, given[i + 1] = v.y, given[i + 2] = v.z, given[i + 3] = v.w;
             }
             add_bias(partner_bias, given);
@@ -291,10 +303,11 @@ struct ListedOutput {
                 given[i] = is_up ? z[i] : given[i], z[i] = gate;
             }
             join_f32(e, z, given, y);
-            put_all<kSize>(piece_at + S::kPiece, y);
-            const int64_t row = row_of_y(piece + is_up);
-            named_barrier_wait(2, kThreads);
-            store_rows<kSize, 64>(piece_at + S::kPiece, piece + is_up, row);
+            put_all<kSize>(piece_at + S::kPiece, y);  // of two pieces, side by side
+            const int32_t its = piece + (S::kAcross && is_up);
+            const int64_t row = row_of_y<kOfHalf / 8>(its);
+            meet_partner();
+            store_rows<kSize, kOfHalf, kOfHalf / 8>(piece_at + S::kPiece, its, row);
         }
     }
 

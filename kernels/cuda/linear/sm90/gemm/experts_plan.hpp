@@ -18,6 +18,8 @@ struct GemmExpertsKind {
     constexpr GatheredColumns x_columns() const {
         return placed() ? GatheredColumns::kEven : GatheredColumns::kPairs;
     }
+    // Measured where warps that copy scales do nothing else: of U4.
+    constexpr bool has_96() const { return !lut4 && !small_groups && !coded; }
     // Rows of x of an item, where experts have many. Beside a table there would be two stages of
     // 160, and three warps that make scales do not fit into them.
     constexpr int32_t most_rows() const {
@@ -31,40 +33,43 @@ static constexpr bool has_small_groups(int64_t group_size, int64_t groups_per_ro
 
 // Rows of x that a block has sums for: of an item, at most. By the rows that an expert has if the
 // routing is even, so that most experts have one item, or two where codes are looked up: to 64 rows
-// blocks have four warpgroups, which hide decoding better than two.
+// blocks have four warpgroups, which hide decoding better than two, and three to 96.
 static constexpr int32_t gemm_item_rows(int64_t tokens, int64_t slots, int64_t count,
                                         const GemmExpertsKind &kind) {
     const int64_t rows = tokens * slots;
     if (rows <= 24 * count) return 32;
-    return rows <= (kind.has_table() ? 96 : 56) * count ? 64 : kind.most_rows();
+    if (rows <= (kind.has_table() ? 96 : 56) * count) return 64;
+    return kind.has_96() && rows <= 80 * count ? 96 : kind.most_rows();
+}
+
+// Rows of w of a block.
+static constexpr int64_t gemm_block_rows(int32_t item_rows) {
+    return item_rows <= 64 ? 256 : item_rows == 96 ? 192 : 128;
 }
 
 static constexpr ExpertsListPlan plan_gemm_list(int64_t tokens, int64_t slots, int64_t count,
                                                 int64_t columns, bool summed, int64_t k,
-                                                const GemmExpertsKind &kind) {
-    return plan_list({tokens, slots, count, columns, summed,
-                      gemm_item_rows(tokens, slots, count, kind), 128, k * 2, kind.x_columns()});
+                                                const GemmExpertsKind &kind,
+                                                int64_t z_bytes = kZBytes) {
+    const int32_t item_rows = gemm_item_rows(tokens, slots, count, kind);
+    return plan_list({tokens, slots, count, columns, summed, item_rows, gemm_block_rows(item_rows),
+                      k * 2, kind.x_columns(), z_bytes});
 }
 
-inline ExpertsListPlan gemm_list_of(const LinearArgs &args) {
+inline ExpertsListPlan gemm_list_of(const LinearArgs &args, int64_t z_bytes = kZBytes) {
     const ExpertsView e = experts_view(args);
     const Geometry &s = args.w.geometry;
     const GemmExpertsKind kind = {has_small_groups(s.group_size, s.groups_per_row),
                                   has_coded_scales(args.w.scale), codes_of(args.w) == Codes::kLut4,
                                   args.w.format->id == QK_FORMAT_FP4_E2M1,
                                   args.w.scale.format->id == QK_FORMAT_E8M0};
-    return plan_gemm_list(e.tokens, e.slots, e.count, e.columns, e.summed, args.x.columns, kind);
-}
-
-// Whether y can be stored 16 bytes at a time.
-inline bool leaves_whole(const ExpertsView &e) {
-    const uintptr_t bytes = e.y_type == QK_FORMAT_F32 ? 4 : 2;
-    const uintptr_t first = reinterpret_cast<uintptr_t>(e.y), row = uintptr_t(e.y_stride) * bytes;
-    return !e.accumulate && (first | row | uintptr_t(e.columns) * bytes) % 16 == 0;
+    return plan_gemm_list(e.tokens, e.slots, e.count, e.columns, e.summed, args.x.columns, kind,
+                          z_bytes);
 }
 
 inline ExpertsLayer gemm_layer_of(const LinearArgs &up, const LinearArgs &down) {
-    return {up, down, gemm_list_of(up), gemm_list_of(down)};
+    const ExpertsListPlan of_up = gemm_list_of(up);
+    return {up, down, of_up, gemm_list_of(down, max64(kZBytes, of_up.end - of_up.x))};
 }
 // Whether the two run with one list.
 inline bool runs_as_one(const ExpertsLayer &layer, size_t workspace_bytes) {

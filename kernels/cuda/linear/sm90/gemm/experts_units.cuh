@@ -24,7 +24,7 @@ struct ListedUnit {
         const int32_t gap = p.e.halves() ? p.of_expert / 2 - S::kRowTiles / 2 : 0;
         return {
             expert * p.of_expert + first_tile(), first - p.first_row, 0, stages * S::kTiles, gap,
-            (count + S::kBox - 1) / S::kBox};
+            (count + S::kBox - 1) / S::kBox,     p.e.halves()};
     }
     __device__ bool is_there() const { return expert < p.e.count; }
 };

@@ -228,7 +228,7 @@ struct LargeGemm : Gemm<S> {
 
     __device__ void consume(const Item &it, Turn &turn, Sums &sums) const {
         if (it.first >= it.last) return;
-        const Places at(*this, it.row_tile);
+        const Places at(*this, it);
         Operands even, odd = {};
         float scale[2];
         Cursor c = {it.last - it.first, it.first, turn, turn, 0, {}};

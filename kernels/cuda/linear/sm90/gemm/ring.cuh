@@ -169,9 +169,9 @@ struct PackedGemm : Shared<S> {
         uint32_t codes, scale, zero;
         uint32_t number[2];  // nested: of the rows' group 0
 
-        __device__ Places(const PackedGemm &g, int32_t row_tile) {
+        __device__ Places(const PackedGemm &g, const Item &it) {
             const uint32_t lane = threadIdx.x & 31, quad = lane >> 2;
-            const uint32_t r = (threadIdx.x >> 7) / S::Q * 4 + (threadIdx.x >> 5 & 3);
+            const uint32_t r = it.template warp_tile<S>();
             // Listed: each lane has the address that 16 bytes of a step come from, lane / 8.
             const uint32_t from = S::kListed ? lane & 7 : quad, step = S::kListed ? lane / 8 : 0;
             const uint32_t line = r * 4 + (from >> 1);  // of 128 bytes
@@ -183,7 +183,7 @@ struct PackedGemm : Shared<S> {
             if constexpr (kind == ScaleKind::kNested && !S::kMade) {
 #pragma unroll
                 for (int i = 0; i < 2; ++i) {
-                    const int64_t row = int64_t(row_tile + r) * 16 + quad + i * 8;
+                    const int64_t row = int64_t(it.row_tile + r) * 16 + quad + i * 8;
                     const Geometry &s = g.p.w.geometry;
                     number[i] = uint32_t(min64(row, s.n - 1) * s.groups_per_row);
                 }

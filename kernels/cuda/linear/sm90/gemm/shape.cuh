@@ -128,6 +128,8 @@ struct GemmShape {
                                                : kScaled ? kConsumers * 2 * kTransposeBytes
                                                          : 0;
     static_assert(!kListed || (kQ == 1 && !kBytes));
+    // Halves of an expert meet in two warpgroups, whose stores are whole lines then.
+    static constexpr bool kAcross = kListed && kR == 2;
     static_assert(!kPlaced || (kListed && kSmall));
 
     static constexpr int32_t slots(uint32_t shared) {
@@ -149,12 +151,20 @@ struct Item {
     int32_t row_tile, x_first, first, last;  // first, last: tiles of k, whole stages
     // Of a list: rows of tiles between the first half and the second; boxes of rows of x.
     int32_t gap = 0, x_boxes = 0;
+    bool halves = false;  // of a list: gate's rows of tiles come first, then those of up
 
     // Row of tiles number i of the block.
     template <class S>
     __device__ int32_t tile(int32_t i) const {
         if constexpr (!S::kListed) return row_tile + i;
         return row_tile + i + (i < S::kRowTiles / 2 ? 0 : gap);
+    }
+    // This warp's among the block's. Of halves a warpgroup has two of either, or four of one.
+    template <class S>
+    __device__ uint32_t warp_tile() const {
+        const uint32_t group = (threadIdx.x >> 7) / S::Q, warp = threadIdx.x >> 5 & 3;
+        if (!S::kListed || S::kAcross || !halves) return group * 4 + warp;
+        return warp / 2 * (S::kRowTiles / 2) + group * 2 + warp % 2;
     }
     // The one `step` after `first`, which is in the first half where there are two.
     template <class S>

@@ -179,7 +179,7 @@ struct SmallGemm : Gemm<S> {
 
     __device__ void consume(const Item &it, int group, Sums &acc) const {
         if (it.first >= it.last) return;
-        Cursor c = {Places(*this, it.row_tile), it.first, group % S::Q, Turn(0)};
+        Cursor c = {Places(*this, it), it.first, group % S::Q, Turn(0)};
         Raw raw;
         Operands a[kAhead ? 2 : 1];
         float scale[2];

@@ -302,7 +302,7 @@ struct BytesGemm : Shared<S> {
     struct Places {
         uint32_t codes, scale;
 
-        __device__ Places(const BytesGemm &, int32_t) {
+        __device__ Places(const BytesGemm &, const Item &) {
             const uint32_t lane = threadIdx.x & 31, quad = lane >> 2;
             const uint32_t r = (threadIdx.x >> 7) / S::Q * 4 + (threadIdx.x >> 5 & 3);
             const uint32_t piece = kBoxTiles == 1 ? quad / 2 : quad;  // swapped by the line of 128

@@ -214,7 +214,7 @@ struct TransposedGemm : Shared<S> {
     struct Places {
         uint32_t codes, units;
 
-        __device__ Places(const TransposedGemm &, int32_t) {
+        __device__ Places(const TransposedGemm &, const Item &) {
             const uint32_t lane = threadIdx.x & 31, r = lane & 7, row = lane >> 3;
             const uint32_t warp = threadIdx.x >> 5 & 3, group = threadIdx.x >> 7;
             const uint32_t line = group * 4 + r / 2;  // of 128 bytes
