@@ -1,56 +1,31 @@
 // The ring of the kernel for few rows of x (linear/sm90/few_rows/kernel.cuh): the map of shared
 // memory, and the thread that fills it. Stages go down the rows of a panel before they go along k.
 #pragma once
+#include "cuda/linear/sm90/few_rows/chunk.cuh"
 #include "cuda/linear/sm90/few_rows/plan.hpp"
-#include "cuda/tile/ring.cuh"
 
 namespace qk::cuda {
 namespace {
 
-struct FewRowsProblem : TilesProblem {
-    FewRowsPlan plan;       // first: pairs of its numbers are loaded as one
+struct FewRowsProblem : ChunksProblem {
+    FewRowsPlan plan;
     uint32_t second_bytes;  // nested: of the second scales of a block's rows, at most
-    // Groups of 16 and 32 columns: bytes of a chunk, log2 of a group's sixteens of columns.
-    uint32_t chunk_scales, chunk_zeros, part_shift;
-    qk_format coded;  // what coded scales are (view.cuh)
 };
 
 static_assert(kFewRowsWarps == kRingWarps, "what tile/ring.cuh fills and waits for");
 
-constexpr int32_t kFewRowsTiles = 2;  // a chunk: x for it fits the registers
-constexpr int32_t kFewRowsColumns = kFewRowsTiles * 64;
-// Chunks are dealt in twos, and k is a multiple of 256: with groups of 128 columns a chunk has 8
-// bytes of zeros, and bulk copies start and end at multiples of 16.
-constexpr int32_t kFewRowsStep = 2;
 constexpr uint32_t kColumnBytes = 20 * 4;  // of 16 rows of w for one of x; lanes share no bank
 
-// [table] [slots] [scale codes] [barriers] [sums of a panel] [second scales]. kGroupTiles: tiles of
-// 64 columns a group, 0 where a tile has several; kBatches: of 8 rows of x.
+// [table] [slots] [scale codes] [barriers] [sums of a panel] [second scales]. kBatches: of 8 rows
+// of x.
 template <class Decode, ScaleKind kind, int kGroupTiles, int kBatches>
-struct FewRowsMap {
-    static constexpr int kTiles = kFewRowsTiles;
-    static constexpr uint32_t kChunkBytes = kTiles * 512;
-    static constexpr bool kSmallGroups = kGroupTiles == 0;
-    static constexpr uint32_t kGroups =
-        kSmallGroups ? kTiles * 4 : kTiles / kGroupTiles;  // of a chunk, at most
-    static constexpr uint32_t kGroupScales = 8 * kPairBytes<kind>;
-    static constexpr uint32_t kChunkScales = kGroups * kGroupScales;
-    static constexpr uint32_t kChunkZeros = Decode::kLut4 ? 0 : kGroups * 8;
-    static constexpr uint32_t kScaleAt = kFewRowsWarps * kChunkBytes;
-    static constexpr uint32_t kZeroAt = kScaleAt + kFewRowsWarps * kChunkScales;
-    static constexpr uint32_t kStage = (kZeroAt + kFewRowsWarps * kChunkZeros + 127) / 128 * 128;
+struct FewRowsMap : ChunksStage<Decode, kind, kGroupTiles> {
+    using Stage = ChunksStage<Decode, kind, kGroupTiles>;
+    using Stage::kStage;
     static constexpr uint32_t kSlots = 4;
     static constexpr uint32_t kColumns = kBatches * 8;
     static constexpr uint32_t kWarpSums = kColumns * kColumnBytes;  // of a row of tiles
     static constexpr uint32_t kStageSums = kFewRowsWarps * kWarpSums;
-    // Bytes of a chunk.
-    static __device__ uint32_t chunk_scales(const FewRowsProblem &p) {
-        return kSmallGroups ? p.chunk_scales : kChunkScales;
-    }
-    static __device__ uint32_t chunk_zeros(const FewRowsProblem &p) {
-        return kSmallGroups ? p.chunk_zeros : kChunkZeros;
-    }
-
     static constexpr uint32_t kTable = kSharedStart;
     static constexpr uint32_t kRing = kTable + (Decode::kLut4 ? kTableBytes : 0);
     static constexpr uint32_t kScaleCodes = kRing + kSlots * kStage;
@@ -80,25 +55,14 @@ struct FewRowsProducer {
         }
         barrier_init_fence();
     }
-    // `count` neighbouring chunks, the first of them number `from`, to place `place` and the next.
     __device__ void copy_run(int32_t place, int64_t from, uint32_t count) const {
-        const uint32_t to = Map::kRing + slot.index * Map::kStage;
-        const uint32_t full = Map::full(slot.index);
-        copy_bulk(to + place * Map::kChunkBytes, p.codes + from * Map::kChunkBytes,
-                  count * Map::kChunkBytes, full);
-        const uint32_t scales = Map::chunk_scales(p), zeros = Map::chunk_zeros(p);
-        copy_bulk(to + Map::kScaleAt + place * scales, p.scale + from * scales, count * scales,
-                  full);
-        if (Map::kChunkZeros == 0 || p.zero == nullptr) return;
-        copy_bulk(to + Map::kZeroAt + place * zeros, p.zero + from * zeros, count * zeros, full);
+        Map::copy_run(p, Map::kRing + slot.index * Map::kStage, place, from, count,
+                      Map::full(slot.index));
     }
     __device__ void issue() {
         const int32_t here = min(p.plan.width, p.plan.chunks - pass * p.plan.width);
         const int32_t rows = min(p.plan.height, panel_last - row);
-        const bool zeros = Map::kChunkZeros != 0 && p.zero != nullptr;
-        barrier_expect(Map::full(slot.index),
-                       uint32_t(rows * here) * (Map::kChunkBytes + Map::chunk_scales(p) +
-                                                (zeros ? Map::chunk_zeros(p) : 0)));
+        barrier_expect(Map::full(slot.index), Map::run_bytes(p, uint32_t(rows * here)));
         const int64_t from = int64_t(row) * p.plan.chunks + pass * p.plan.width;
         if (here == p.plan.chunks) {  // the rows of the stage are contiguous
             copy_run(0, from, uint32_t(rows * here));
