@@ -10,6 +10,7 @@ namespace qk::cuda {
 enum class LinearKernel : uint8_t {
     kSm90Gemv,
     kSm90FewRows,
+    kSm90ClusterRows,
     kSm90SomeRows,
     kSm90Rows24,
     kSm90Gemm,
@@ -40,6 +41,7 @@ enum class LinearKernel : uint8_t {
 
 constexpr const char *kLinearNames[] = {"sm90 gemv",
                                         "sm90 few rows",
+                                        "sm90 cluster rows",
                                         "sm90 some rows",
                                         "sm90 24 rows",
                                         "sm90 gemm",
@@ -88,41 +90,42 @@ constexpr Kernel<LinearArgs> linear_kernel(
 LinearPlan plan_linear(const LinearArgs &args, const Device &device, const Allowance &allowed,
                        Explanation *explanation);
 
-extern const Kernel<DequantizeArgs> kDequantizeStream;      // convert/dequantize_stream.cu
-extern const Kernel<DequantizeArgs> kDequantizeAwq;         // convert/dequantize_awq.cu
-extern const Kernel<DequantizeArgs> kDequantizeGptq;        // convert/dequantize_gptq.cu
-extern const Kernel<DequantizeArgs> kDequantizeTiles;       // convert/dequantize_tiles.cu
-extern const Kernel<DequantizeArgs> kDequantizeColumns;     // convert/dequantize_columns.cu
-extern const Kernel<DequantizeArgs> kDequantizeRecords;     // convert/dequantize_records.cu
-extern const Kernel<DequantizeArgs> kDequantizeGeneric;     // convert/dequantize.cu
-extern const Kernel<QuantizeArgs> kQuantizeStream;          // convert/quantize_stream.cu
-extern const Kernel<QuantizeArgs> kQuantizeAffine;          // convert/quantize_affine.cu
-extern const Kernel<QuantizeArgs> kQuantizeLut8;            // convert/quantize_lut8.cu
-extern const Kernel<QuantizeArgs> kQuantizeGeneric;         // convert/quantize.cu
-extern const Kernel<QuantizeArgs> kQuantizeRecords;         // convert/quantize_records.cu
-extern const Kernel<RepackArgs> kRepackTiles;               // convert/repack_tiles.cu
-extern const Kernel<RepackArgs> kRepackWords;               // convert/repack_words.cu
-extern const Kernel<RepackArgs> kRepackGeneric;             // convert/repack.cu
-extern const Kernel<GatherArgs> kGatherColumns;             // convert/gather.cu
-extern const Kernel<LinearArgs> kLinearSm90Gemv;            // linear/sm90/gemv/gemv.cu
-extern const Kernel<LinearArgs> kLinearSm90FewRows;         // linear/sm90/few_rows/few_rows.cu
-extern const Kernel<LinearArgs> kLinearSm90SomeRows;        // linear/sm90/some_rows/some_rows.cu
-extern const Kernel<LinearArgs> kLinearSm90Rows24;          // linear/sm90/some_rows/some_rows.cu
-extern const Kernel<LinearArgs> kLinearSm80Gemv;            // linear/sm80/gemv/gemv.cu
-extern const Kernel<LinearArgs> kLinearSm90Gemm;            // linear/sm90/gemm/gemm.cpp
-extern const Kernel<LinearArgs> kLinearSm90Gemm8Bit;        // linear/sm90/gemm/gemm.cpp
-extern const Kernel<LinearArgs> kLinearSm80Gemm;            // linear/sm80/gemm/gemm.cu
-extern const Kernel<LinearArgs> kLinearBytesGemv;           // linear/stored/bytes_gemv.cu
-extern const Kernel<LinearArgs> kLinearBytes;               // linear/stored/bytes.cu
-extern const Kernel<LinearArgs> kLinearWordsGemv;           // linear/stored/words_gemv.cu
-extern const Kernel<LinearArgs> kLinearColumnsGemv;         // linear/stored/columns_gemv.cu
-extern const Kernel<LinearArgs> kLinearWords;               // linear/stored/words.cu
-extern const Kernel<LinearArgs> kLinearColumns;             // linear/stored/columns.cu
-extern const Kernel<LinearArgs> kLinearLanes;               // linear/stored/lanes.cu
-extern const Kernel<LinearArgs> kLinearRecords;             // linear/stored/records.cu
-extern const Kernel<LinearArgs> kLinearPackedLanes;         // linear/packed_lanes.cu
-extern const Kernel<LinearArgs> kLinearTransposed;          // linear/transposed.cu
-extern const Kernel<LinearArgs> kLinearTransposedRows;      // linear/transposed_rows.cu
+extern const Kernel<DequantizeArgs> kDequantizeStream;   // convert/dequantize_stream.cu
+extern const Kernel<DequantizeArgs> kDequantizeAwq;      // convert/dequantize_awq.cu
+extern const Kernel<DequantizeArgs> kDequantizeGptq;     // convert/dequantize_gptq.cu
+extern const Kernel<DequantizeArgs> kDequantizeTiles;    // convert/dequantize_tiles.cu
+extern const Kernel<DequantizeArgs> kDequantizeColumns;  // convert/dequantize_columns.cu
+extern const Kernel<DequantizeArgs> kDequantizeRecords;  // convert/dequantize_records.cu
+extern const Kernel<DequantizeArgs> kDequantizeGeneric;  // convert/dequantize.cu
+extern const Kernel<QuantizeArgs> kQuantizeStream;       // convert/quantize_stream.cu
+extern const Kernel<QuantizeArgs> kQuantizeAffine;       // convert/quantize_affine.cu
+extern const Kernel<QuantizeArgs> kQuantizeLut8;         // convert/quantize_lut8.cu
+extern const Kernel<QuantizeArgs> kQuantizeGeneric;      // convert/quantize.cu
+extern const Kernel<QuantizeArgs> kQuantizeRecords;      // convert/quantize_records.cu
+extern const Kernel<RepackArgs> kRepackTiles;            // convert/repack_tiles.cu
+extern const Kernel<RepackArgs> kRepackWords;            // convert/repack_words.cu
+extern const Kernel<RepackArgs> kRepackGeneric;          // convert/repack.cu
+extern const Kernel<GatherArgs> kGatherColumns;          // convert/gather.cu
+extern const Kernel<LinearArgs> kLinearSm90Gemv;         // linear/sm90/gemv/gemv.cu
+extern const Kernel<LinearArgs> kLinearSm90FewRows;      // linear/sm90/few_rows/few_rows.cu
+extern const Kernel<LinearArgs> kLinearSm90ClusterRows;  // linear/sm90/cluster_rows/cluster_rows.cu
+extern const Kernel<LinearArgs> kLinearSm90SomeRows;     // linear/sm90/some_rows/some_rows.cu
+extern const Kernel<LinearArgs> kLinearSm90Rows24;       // linear/sm90/some_rows/some_rows.cu
+extern const Kernel<LinearArgs> kLinearSm80Gemv;         // linear/sm80/gemv/gemv.cu
+extern const Kernel<LinearArgs> kLinearSm90Gemm;         // linear/sm90/gemm/gemm.cpp
+extern const Kernel<LinearArgs> kLinearSm90Gemm8Bit;     // linear/sm90/gemm/gemm.cpp
+extern const Kernel<LinearArgs> kLinearSm80Gemm;         // linear/sm80/gemm/gemm.cu
+extern const Kernel<LinearArgs> kLinearBytesGemv;        // linear/stored/bytes_gemv.cu
+extern const Kernel<LinearArgs> kLinearBytes;            // linear/stored/bytes.cu
+extern const Kernel<LinearArgs> kLinearWordsGemv;        // linear/stored/words_gemv.cu
+extern const Kernel<LinearArgs> kLinearColumnsGemv;      // linear/stored/columns_gemv.cu
+extern const Kernel<LinearArgs> kLinearWords;            // linear/stored/words.cu
+extern const Kernel<LinearArgs> kLinearColumns;          // linear/stored/columns.cu
+extern const Kernel<LinearArgs> kLinearLanes;            // linear/stored/lanes.cu
+extern const Kernel<LinearArgs> kLinearRecords;          // linear/stored/records.cu
+extern const Kernel<LinearArgs> kLinearPackedLanes;      // linear/packed_lanes.cu
+extern const Kernel<LinearArgs> kLinearTransposed;       // linear/transposed.cu
+extern const Kernel<LinearArgs> kLinearTransposedRows;   // linear/transposed_rows.cu
 extern const Kernel<LinearArgs> kLinearSm90GemmTransposed;  // linear/sm90/gemm/gemm.cpp
 extern const Kernel<LinearArgs> kLinearRepacked;            // linear/repacked.cpp
 extern const Kernel<LinearArgs> kLinearDense;               // linear/dense.cu
@@ -137,15 +140,20 @@ extern const Kernel<GruArgs> kGruGeneric;                   // gru/generic.cu
 
 // In the order of LinearKernel.
 static constexpr const Kernel<LinearArgs> *kLinearKernels[] = {
-    &kLinearSm90Gemv,       &kLinearSm90FewRows,    &kLinearSm90SomeRows,
-    &kLinearSm90Rows24,     &kLinearSm90Gemm,       &kLinearSm90Gemm8Bit,
-    &kLinearSm80Gemv,       &kLinearSm80Gemm,       &kLinearRepacked,
-    &kLinearBytesGemv,      &kLinearBytes,          &kLinearWordsGemv,
-    &kLinearColumnsGemv,    &kLinearWords,          &kLinearColumns,
-    &kLinearLanes,          &kLinearRecords,        &kLinearPackedLanes,
-    &kLinearTransposed,     &kLinearTransposedRows, &kLinearSm90GemmTransposed,
-    &kLinearDense,          &kLinearSm90Experts,    &kLinearSm90ExpertRows,
-    &kLinearSm90ExpertGemm, &kLinearExperts,        &kLinearGeneric};
+    &kLinearSm90Gemv,        &kLinearSm90FewRows,
+    &kLinearSm90ClusterRows, &kLinearSm90SomeRows,
+    &kLinearSm90Rows24,      &kLinearSm90Gemm,
+    &kLinearSm90Gemm8Bit,    &kLinearSm80Gemv,
+    &kLinearSm80Gemm,        &kLinearRepacked,
+    &kLinearBytesGemv,       &kLinearBytes,
+    &kLinearWordsGemv,       &kLinearColumnsGemv,
+    &kLinearWords,           &kLinearColumns,
+    &kLinearLanes,           &kLinearRecords,
+    &kLinearPackedLanes,     &kLinearTransposed,
+    &kLinearTransposedRows,  &kLinearSm90GemmTransposed,
+    &kLinearDense,           &kLinearSm90Experts,
+    &kLinearSm90ExpertRows,  &kLinearSm90ExpertGemm,
+    &kLinearExperts,         &kLinearGeneric};
 static_assert(sizeof(kLinearKernels) / sizeof(kLinearKernels[0]) == size_t(LinearKernel::kCount));
 
 }  // namespace qk::cuda

@@ -36,18 +36,27 @@ TEST(CudaSelect, WhichWeightsOf17To24RowsAreReadOnce) {
     }
 }
 
-// Beside 9 rows of x and more, look-ups take long enough for "some rows" from fewer codes on.
+// Beside 9 rows of x and more, look-ups take long enough for "some rows" from fewer codes on, and
+// two blocks share x where rows of w are many and have about 4096 columns.
 TEST(CudaSelect, WhichWeightsOf2To16RowsKeepXInRegisters) {
+    const char *const few = "sm90 few rows", *const some = "sm90 some rows";
+    const char *const cluster = "sm90 cluster rows";
     const struct {
         int64_t n, k;
-        const char *u4, *nf4, *nf4_9;  // nf4_9: of 9 rows of x
+        const char *u4, *nf4, *u4_9, *nf4_9, *nf4_9_32;  // 9: rows of x; 32: in groups of
     } rows[] = {
-        {4096, 4096, "sm90 few rows", "sm90 few rows", "sm90 few rows"},
-        {6144, 4096, "sm90 few rows", "sm90 few rows", "sm90 few rows"},
-        {4096, 14336, "sm90 few rows", "sm90 few rows", "sm90 some rows"},
-        {8192, 8192, "sm90 few rows", "sm90 few rows", "sm90 some rows"},
-        {28672, 4096, "sm90 some rows", "sm90 some rows", "sm90 some rows"},
-        {57344, 8192, "sm90 some rows", "sm90 some rows", "sm90 some rows"},
+        {4096, 4096, few, few, few, few, few},
+        {6144, 4096, few, few, few, few, few},
+        {8192, 4096, few, few, cluster, cluster, cluster},
+        {14336, 4096, few, few, cluster, cluster, cluster},
+        {14336, 3072, few, few, few, few, few},
+        {14336, 2048, few, few, few, few, few},
+        {14336, 4352, few, few, few, some, few},
+        {4096, 14336, few, few, few, some, few},
+        {8192, 8192, few, few, few, some, few},
+        {28672, 4096, some, some, cluster, cluster, cluster},
+        {57344, 4096, some, some, cluster, some, some},
+        {57344, 8192, some, some, some, some, some},
     };
     for (const auto &row : rows) {
         const auto taken = [&](qk_format format, int64_t m, int32_t group = 64) {
@@ -55,10 +64,12 @@ TEST(CudaSelect, WhichWeightsOf2To16RowsKeepXInRegisters) {
             return kernel_of(facts_of(c, kH200.device), kH200.device, 0);
         };
         for (const int64_t m : {2, 8, 9, 16}) {
-            EXPECT_EQ(taken(kU4, m), row.u4) << row.n << " x " << row.k;
+            EXPECT_EQ(taken(kU4, m), m > 8 ? row.u4_9 : row.u4) << row.n << " x " << row.k;
             EXPECT_EQ(taken(kNf4, m), m > 8 ? row.nf4_9 : row.nf4) << row.n << " x " << row.k;
-            EXPECT_EQ(taken(kNf4, m, 32), row.nf4) << row.n << " x " << row.k;
+            EXPECT_EQ(taken(kNf4, m, 32), m > 8 ? row.nf4_9_32 : row.nf4)
+                << row.n << " x " << row.k;
         }
+        EXPECT_NE(taken(kU4, 17), cluster) << row.n << " x " << row.k;
     }
 }
 

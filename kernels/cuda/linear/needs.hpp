@@ -5,6 +5,7 @@
 #include "cuda/linear/slabs.hpp"
 #include "cuda/linear/sm80/gemm/plan.hpp"
 #include "cuda/linear/sm80/gemv/plan.hpp"
+#include "cuda/linear/sm90/cluster_rows/plan.hpp"
 #include "cuda/linear/sm90/few_rows/plan.hpp"
 #include "cuda/linear/sm90/gemm/experts_plan.hpp"
 #include "cuda/linear/sm90/gemv/rows_plan.hpp"
@@ -28,7 +29,7 @@ struct Needs {
     uint32_t takes = 0;                  // Extra
     uint32_t only = 0;                   // Extra that a case must have
     int64_t first = 1, most = kNoLimit;  // rows of x
-    int64_t k_below = kNoLimit, n_below = kNoLimit;
+    int64_t k_above = 0, k_below = kNoLimit, n_below = kNoLimit;
     int32_t least_capability = 0, most_capability = kNewest;
     Bytes *shared = nullptr;     // memory of a block; null: 48 KiB will do
     Bytes *workspace = nullptr;  // null: none
@@ -41,6 +42,10 @@ constexpr int64_t sm90_gemv(const Facts &f, const Device &d) {
 }
 constexpr int64_t few_rows(const Facts &f, const Device &d) {
     return few_rows_shared(f.n, f.groups_per_row, f.second_group, d.multiprocessors);
+}
+constexpr int64_t cluster_rows(const Facts &f, const Device &d) {
+    return cluster_rows_shared(plan_cluster_rows(f.n, f.k / 128, 2, d.multiprocessors),
+                               f.groups_per_row, f.second_group);
 }
 constexpr SomeRowsCase some_rows_case(const Facts &f) {
     return {f.n,          f.k,      f.group_size, f.groups_per_row, f.second_group,
@@ -159,6 +164,14 @@ constexpr Needs kSm90FewRowsNeeds = {
     .n_below = int64_t{1} << 34,
     .least_capability = 90,
     .shared = needs_bytes::few_rows};
+
+constexpr Needs kSm90ClusterRowsNeeds = {.weights = kPacked4,
+                                         .conditions = kSm90FewRowsNeeds.conditions,
+                                         .most = kClusterRowsMost,
+                                         .k_above = kClusterRowsColumns / 2,
+                                         .k_below = kClusterRowsColumns + 1,
+                                         .least_capability = 90,
+                                         .shared = needs_bytes::cluster_rows};
 
 constexpr Conditions kSomeRows =
     kTiles | needs(C::kYAligned, C::kSecondAligned4, C::kScaleCodeAligned4, C::kScaleBiasAligned4,

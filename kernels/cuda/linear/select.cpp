@@ -177,6 +177,7 @@ bool tell(const Row &row, const Facts &f, const Device &d, char *text, size_t si
                         n.least_capability / 10, n.least_capability % 10) > 0;
     }
     if (f.m < n.first || f.m > n.most) return snprintf(text, size, "x has too many rows") > 0;
+    if (f.k <= n.k_above) return snprintf(text, size, "k is too small") > 0;
     if (f.k >= n.k_below) return snprintf(text, size, "k is too large") > 0;
     if (f.n >= n.n_below) return snprintf(text, size, "n is too large") > 0;
     const int64_t shared = n.shared == nullptr ? 0 : n.shared(f, d);

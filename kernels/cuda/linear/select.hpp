@@ -51,6 +51,12 @@ constexpr bool large(const Facts &f, const Device &d) {
 constexpr bool codes_8(const Facts &f, const Device &) {
     return f.m <= (f.weight == kRowS8 ? 4096 : 512);
 }
+// Rows of w enough to outweigh a cluster's longer start and end, and columns for all of its warps;
+// of very many rows, look-ups are what takes time, and some_rows has as many.
+constexpr bool clusters(const Facts &f, const Device &d) {
+    const int64_t row_tiles = ceil_div(f.n, 16), blocks = d.multiprocessors;
+    return f.k > 3584 && row_tiles > 3 * blocks && (!f.lut4() || row_tiles <= 16 * blocks);
+}
 // What kernels on plain lanes read.
 constexpr bool on_lanes(const Facts &f, const Device &) {
     const auto met = [&](const Needs &n) {
@@ -111,6 +117,7 @@ constexpr Row kLinearTable[] = {
     {K::kDense, kDenseNeeds, 129, kAnyM, wanted::look_ups, Batch::kAlone},
     {K::kSm80Gemm, kSm80GemmNeeds, 17, kAnyM, nullptr, Batch::kBlocks},
     {K::kSm80Gemm, kSm80GemmUnsplitNeeds, 65, kAnyM, nullptr, Batch::kBlocks},
+    {K::kSm90ClusterRows, kSm90ClusterRowsNeeds, 9, 16, wanted::clusters, Batch::kAny},
     {K::kSm90SomeRows, kSm90SomeRowsNeeds, 2, kAnyM, wanted::large, Batch::kAny},
     {K::kSm90FewRows, kSm90FewRowsNeeds, 2, kAnyM, nullptr, Batch::kAny},
     {K::kSm90SomeRows, kSm90SomeRowsNeeds, 1, kAnyM, wanted::passes, Batch::kAny},
@@ -140,8 +147,8 @@ constexpr bool is_wanted(const Row &row, const Facts &f, const Device &d) {
 
 constexpr bool are_met(const Needs &n, const Facts &f, const Device &d) {
     return (f.weight & n.weights) != 0 && ((n.conditions & ~f.met) | (f.extras & ~n.takes)) == 0 &&
-           (n.only & ~f.extras) == 0 && f.m >= n.first && f.m <= n.most && f.k < n.k_below &&
-           f.n < n.n_below && d.capability >= n.least_capability &&
+           (n.only & ~f.extras) == 0 && f.m >= n.first && f.m <= n.most && f.k > n.k_above &&
+           f.k < n.k_below && f.n < n.n_below && d.capability >= n.least_capability &&
            d.capability <= n.most_capability &&
            (n.shared == nullptr || n.shared(f, d) <= d.shared_bytes);
 }

@@ -151,6 +151,14 @@ __device__ inline bool elect_one() {
 #endif
 }
 
+// Orders what threads have written to shared memory before bulk copies to the same place, which an
+// arrival behind it allows.
+__device__ inline void shared_writes_before_copies() {
+#if __CUDA_ARCH__ >= 900
+    asm volatile("fence.proxy.async.shared::cta;" ::: "memory");
+#endif
+}
+
 // `bytes`, both addresses: multiples of 16. Issued by one lane.
 __device__ inline void copy_bulk(uint32_t to, const void *from, uint32_t bytes, uint32_t barrier) {
 #if __CUDA_ARCH__ >= 900

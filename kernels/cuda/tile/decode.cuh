@@ -250,6 +250,46 @@ struct RingU4 : DecodeU4<T> {
 template <class T>
 using RingLut4 = DecodeTable<T, kSharedStart>;
 
+// For blocks of clusters: what an address of a block's memory begins with (`own`) is in the high
+// bytes of `lanes`. The table is in 64 KiB, as DecodeLut4's, so that one permute makes an address.
+template <class T>
+struct ClusterU4 : RingU4<T> {
+    static constexpr uint32_t kTableBytes = 0;
+    static __device__ uint32_t lanes(uint32_t) { return 0; }
+};
+template <class T>
+struct ClusterLut4 {
+    static constexpr bool kLut4 = true;
+    static constexpr uint32_t kTableBytes = uint32_t(kPairTableBytes);
+
+    // As DecodeTable's.
+    static __device__ void prepare(const float (&entries)[16], uint32_t threads, uint32_t own) {
+        const float mine = entries[threadIdx.x & 15];
+        const uint32_t both = pack_pair(T{}, mine, mine);
+        for (uint32_t i = threadIdx.x; i < 256 * 8; i += threads) {
+            const uint32_t byte = i / 8;
+            const uint32_t low = __shfl_sync(~0u, both, int(byte & 15));
+            const uint32_t e = __byte_perm(low, __shfl_sync(~0u, both, int(byte >> 4)), 0x5410);
+            shared_store_16(own + kSharedStart + byte * 256 + i % 8 * 16, {e, e, e, e});
+        }
+    }
+    static __device__ uint32_t lanes(uint32_t own) { return own | threadIdx.x % 32 * 4; }
+    static __device__ Zeros zeros(uint32_t) { return {}; }
+    template <uint32_t i>
+    static __device__ uint32_t look_up(uint32_t word, uint32_t lanes) {
+        uint32_t at, value;
+        asm("prmt.b32 %0, %1, %2, %3;" : "=r"(at) : "r"(word), "r"(lanes), "n"(0x7604u | i << 4));
+        asm("ld.shared.u32 %0, [%1 + %2];" : "=r"(value) : "r"(at), "n"(kSharedStart));
+        return value;
+    }
+    static __device__ void decode(uint32_t word, const Zeros &, uint32_t lanes, uint32_t (&a)[4]) {
+        a[0] = look_up<0>(word, lanes);
+        a[1] = look_up<1>(word, lanes);
+        a[2] = look_up<2>(word, lanes);
+        a[3] = look_up<3>(word, lanes);
+    }
+};
+
 // The same of E8M0 or E4M3 codes (`coded`), each times `one`.
 __device__ inline float2 coded_pair(qk_format coded, uint32_t both, float one) {
     const float2 scale = coded == QK_FORMAT_E8M0

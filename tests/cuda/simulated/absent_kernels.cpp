@@ -41,6 +41,7 @@ const Kernel<LinearArgs> kLinearSm90Experts = stand_in(K::kSm90Experts);
 const Kernel<LinearArgs> kLinearSm90ExpertRows = stand_in(K::kSm90ExpertRows);
 const Kernel<LinearArgs> kLinearSm90ExpertGemm = stand_in(K::kSm90ExpertGemm);
 const Kernel<LinearArgs> kLinearSm90FewRows = stand_in(K::kSm90FewRows);
+const Kernel<LinearArgs> kLinearSm90ClusterRows = stand_in(K::kSm90ClusterRows);
 const Kernel<LinearArgs> kLinearSm90SomeRows = stand_in(K::kSm90SomeRows);
 const Kernel<LinearArgs> kLinearSm90Rows24 = stand_in(K::kSm90Rows24);
 const Kernel<LinearArgs> kLinearSm80Gemv = stand_in(K::kSm80Gemv);
