@@ -98,6 +98,7 @@ constexpr Kernel<LinearArgs> const *kLinearInt8[] = {
 #if defined(QK_CPU_X86)
     &cpu::kLinearInt8AmxBatch,
     &cpu::kLinearInt8VnniBatch,
+    &cpu::kLinearInt8ColumnsAvx2,
     &cpu::kLinearInt8Vnni,
     &cpu::kLinearInt8AmxBytesBatch,
     &cpu::kLinearInt8VnniBytesBatch,

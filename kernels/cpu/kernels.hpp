@@ -45,7 +45,7 @@ extern const Kernel<LinearArgs> kLinearGemvAvx512, kLinearSingleAvx512, kLinearB
 extern const Kernel<LinearArgs> kLinearIntegersVnni, kLinearGroupsVnni, kLinearRowsAvx512,
     kLinearIntegerRowsVnni, kLinearGroupRowsVnni, kLinearFewAvx512, kLinearFewAvx2;
 extern const Kernel<LinearArgs> kLinearColumnsVnni, kLinearColumnsAvx2, kLinearLoweredColumnsVnni,
-    kLinearLoweredColumnsAvx2;
+    kLinearLoweredColumnsAvx2, kLinearInt8ColumnsAvx2;
 extern const Kernel<LinearArgs> kLinearInt8AmxBatch, kLinearInt8VnniBatch, kLinearInt8Vnni,
     kLinearInt8AmxBytesBatch, kLinearInt8VnniBytesBatch, kLinearInt8VnniRows;
 extern const Kernel<LinearArgs> kLinearInt8Avx2, kLinearInt8Avx2Batch, kLinearInt8Avx2BytesBatch,

@@ -142,8 +142,10 @@ TEST_F(CpuLinear, ColumnsOfCodes) {
                     if (left_out()) continue;
                     const int64_t n = n_of[turn % 11], k = k_of[turn % 8];
                     const int64_t m = turn % 3 == 0 && n < 300 ? 2 + turn % 7 : 1 + turn % 2;
-                    compare({format, kScales[turn % 4], layout, n, k, group, turn % 5 == 0},
-                            kDense[turn % 4 % 3], m, turn % 2 == 0);
+                    const WeightCase c = {format, kScales[turn % 4], layout, n, k,
+                                          group,  turn % 5 == 0};
+                    compare(c, kDense[turn % 4 % 3], m, turn % 2 == 0);
+                    compare_in(int8_, c, kDense[turn % 4 % 3], m, turn % 2 == 0);
                 }
             }
         }
@@ -161,8 +163,11 @@ TEST_F(CpuLinear, ColumnsOfIntegerTables) {
                 for (const int64_t n : n_of) {
                     if (left_out()) continue;
                     const int64_t k = k_of[turn++ % (n < 200 ? 5 : 4)];
+                    const qk_format format = turn % 3 == 0 ? QK_FORMAT_FP4_BNB : QK_FORMAT_FP4_E2M1;
                     compare({QK_FORMAT_FP4_E2M1, scale, layout, n, k, group}, QK_FORMAT_F32,
                             1 + turn % 2, turn % 4 < 2);
+                    compare_in(int8_, {format, scale, layout, n, k, group}, QK_FORMAT_F32,
+                               1 + turn % 6, turn % 4 < 2);
                 }
             }
         }
@@ -186,6 +191,7 @@ TEST_F(CpuLinear, ColumnsWithMinima) {
                     const bool odd = turn % 7 == 0;
                     compare(c, odd ? QK_FORMAT_F32 : kDense[turn % 3], 1 + turn % 2, turn % 4 < 2,
                             odd ? &too_large : nullptr);
+                    compare_in(int8_, c, kDense[turn % 3], 1 + turn % 2, turn % 4 < 2);
                 }
             }
         }

@@ -78,6 +78,7 @@ class CpuLinear : public Specialised {
     }
 
     const qk::KernelList<qk::LinearArgs> &list_ = qk::kCpuBackend.linear;
+    const qk::KernelList<qk::LinearArgs> &int8_ = qk::kCpuBackend.linear_int8;
 };
 
 constexpr qk_format kFormats4[] = {QK_FORMAT_NF4, QK_FORMAT_FP4_BNB, QK_FORMAT_FP4_E2M1,

@@ -31,8 +31,8 @@ TEST(CpuLists, AreWhatTheBuildSays) {
                      "avx512 single", "avx512 few rows", "avx512 batch", "avx2 gemv", "avx2 single",
                      "avx2 few rows", "avx2 batch", "generic"}));
     EXPECT_EQ(names_of(cpu.linear_int8), (Names {
-                  "amx int8 batch", "avx512 vnni int8 batch", "avx512 vnni int8",
-                      "amx int8 bytes batch", "avx512 vnni int8 bytes batch",
+                  "amx int8 batch", "avx512 vnni int8 batch", "avx2 int8 columns",
+                      "avx512 vnni int8", "amx int8 bytes batch", "avx512 vnni int8 bytes batch",
                       "avx512 vnni int8 rows",
 #if defined(QK_TEST_AVX_VNNI)
                       "avx vnni int8 batch", "avx vnni int8", "avx vnni int8 bytes batch",

@@ -138,6 +138,8 @@ constexpr Case kCases[] = {
     {"nf4 g64 packed int8, m 1", kInt8Mode, kPackedRow | kLaneSums},
     {"nf4 g64 packed int8, m 32", kInt8Mode, kPackedRow | kMany},
     {"nf4 g64 row int8, m 1", kInt8Mode, kRow | kLaneSums},
+    {"nf4 g64 gptq int8, m 1", kInt8Mode,
+     (kRow & ~(kWholeBytes | kNibblesByRow)) | kColumnLayout | kLaneSums},
     {"nf4 g64 packed bf16, m 1", kBf16Mode, kPackedRow | kLaneSums},
     {"nf4 g64 packed bf16, m 32", kBf16Mode, kPackedRow | kMany},
 };

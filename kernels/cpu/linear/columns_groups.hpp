@@ -91,6 +91,9 @@ class StripGroups {
         }
         return tile_;
     }
+    // A group's, and words of zeros, of the strip's rows.
+    const float *scales(int64_t group) const { return group_[group].scale; }
+    const uint32_t *zeros(int64_t group) const { return group_[group].zero; }
     const int64_t *of_step() const { return of_step_; }  // the group of each step of 16 columns
 
     // A group's numbers of the strip's rows, scales or minima, which have one code.

@@ -114,7 +114,7 @@ constexpr uint32_t kVnniVbmi = QK_ISA_AVX512_VNNI | QK_ISA_AVX512_VBMI;
 constexpr Conditions kLowered = kScalesMultiply | kInPlanes, kScaled = kLowered | kNoMinimum;
 constexpr Conditions kInt8Case = kQuantized | kAlongK | kIntegerEntries;
 constexpr Conditions kInt8Blocks = kInt8Case | kNibbles | kGroupsWhole | kLowered;
-constexpr Conditions kInt8Packed = kInt8Blocks | kPacked;
+constexpr Conditions kInt8Columns = kInt8Blocks | kColumnLayout;
 constexpr Conditions kInt8Bytes = kInt8Case | kS8 | kGroupsWhole | kLowered;
 constexpr Conditions kInt8Rows = kInt8Bytes | kEightRowsOfW;
 constexpr Conditions kBf16Batch =
@@ -140,6 +140,7 @@ constexpr LinearRow kLinearTable[] = {
      kInt8Blocks | kTileRows},
     {QK_ON_X86(kLinearInt8VnniBatch), "avx512 vnni int8 batch", kInt8Mode, kVnniVbmi,
      kInt8Blocks | kFourRows},
+    {QK_ON_X86(kLinearInt8ColumnsAvx2), "avx2 int8 columns", kInt8Mode, QK_ISA_AVX2, kInt8Columns},
     {QK_ON_X86(kLinearInt8Vnni), "avx512 vnni int8", kInt8Mode, kVnniVbmi, kInt8Blocks},
     {QK_ON_X86(kLinearInt8AmxBytesBatch), "amx int8 bytes batch", kInt8Mode,
      kVnniVbmi | QK_ISA_AMX_INT8, kInt8Bytes | kTileRows},
@@ -160,7 +161,7 @@ constexpr LinearRow kLinearTable[] = {
      kInt8Bytes | kAvx2Rows},
     {QK_ON_X86(kLinearInt8Avx2Rows), "avx2 int8 rows", kInt8Mode, QK_ISA_AVX2, kInt8Rows},
     {QK_ON_ARM64(kLinearInt8I8mm), "i8mm int8", kInt8Mode, QK_ISA_I8MM,
-     kInt8Packed | kTwoRows | kGroups64 | kNoMinimum},
+     kInt8Blocks | kPacked | kTwoRows | kGroups64 | kNoMinimum},
     {QK_ON_ARM64(kLinearInt8DotprodBatch), "dotprod int8 batch", kInt8Mode, QK_ISA_DOTPROD,
      kInt8Blocks | kFourRows},
     {QK_ON_ARM64(kLinearInt8Dotprod), "dotprod int8", kInt8Mode, QK_ISA_DOTPROD, kInt8Blocks},

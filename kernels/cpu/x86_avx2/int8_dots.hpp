@@ -39,6 +39,12 @@ struct Avx2Dots : Avx2, YmmSums {
         const __m256i x = load_256(integers);
         return {_mm256_abs_epi8(x), _mm256_cmpgt_epi8(_mm256_setzero_si256(), x)};
     }
+    // Negative integers without the sign: a complement is one less.
+    static int32_t rest_of(const int8_t *q, int64_t count) {
+        int32_t sum = 0;
+        for (int64_t i = 0; i < count; ++i) sum += q[i] < 0 ? -q[i] : 0;
+        return sum;
+    }
     struct Bytes {  // of a row's chunk
         __m256i half[2];
     };

@@ -147,12 +147,6 @@ struct Avx2Products : Avx2Dots {
         const __m256i pairs = _mm256_maddubs_epi16(x.magnitude, entries);
         sum = _mm256_add_epi32(sum, _mm256_madd_epi16(pairs, _mm256_set1_epi16(1)));
     }
-    // Negative integers without the sign: a complement is one less.
-    static int32_t rest_of(const int8_t *q, int64_t count) {
-        int32_t sum = 0;
-        for (int64_t i = 0; i < count; ++i) sum += q[i] < 0 ? -q[i] : 0;
-        return sum;
-    }
     static bool is_narrow(const EntryBytes &entries, const Weight &w) {
         return entries.small && w.format->kind != FormatKind::kS8;
     }
