@@ -12,6 +12,12 @@
 
 namespace qk::cpu {
 
+// Instruction sets that multiply rows of nibbles as they are stored, without packing them first.
+template <class Isa>
+constexpr bool kInt8AsStored = requires {
+    Isa::kAsStored;
+};
+
 enum class Int8Codes { kTable, kZeros, kMinima };  // what a code's entry depends on
 
 // Minima as scales are read.
@@ -63,7 +69,8 @@ class Int8Rows {
         if constexpr (kLowered) minima = minima_.load(row_block, group, groups);
         const uint8_t *const zeros = blocks_.zeros(row_block, group, groups);
         if (zeros != nullptr) prefetch_lines(zeros, groups * 4, groups * 4);  // the next panel's
-        const uint8_t *codes = blocks_.load(row_block, first, last);
+        const uint8_t *codes = nullptr;
+        if constexpr (!kInt8AsStored<Isa>) codes = blocks_.load(row_block, first, last);
         int64_t at = 0, next = (group + 1) * size;  // wide groups: where the next one starts
         for (int64_t i = first; i < last; ++i, codes += 512) {
             if (kBlocks == 1 && i * 128 >= next) ++at, next += size;
@@ -74,7 +81,9 @@ class Int8Rows {
                 fetch_ahead(lows, kBlocks * minima_.group_bytes());
                 lower(x[i], lows, group + at, groups - at, &sums.low);
             }
-            add(codes, x[i], of_chunk, zeros == nullptr ? zeros : zeros + at * 4, group + at,
+            int64_t pitch = 64;
+            if constexpr (kInt8AsStored<Isa>) pitch = find_stored(row_block, i, &codes);
+            add(codes, pitch, x[i], of_chunk, zeros == nullptr ? zeros : zeros + at * 4, group + at,
                 groups - at, &sums.acc);
             if (kBlocks > 1) at += kBlocks;
         }
@@ -87,12 +96,26 @@ class Int8Rows {
         for (int64_t i = 0; i < bytes; i += 64) prefetch_stream(from + i);
     }
 
+    // A chunk as rows have it: how many bytes they are apart. The next block of rows, which follows
+    // this one, is fetched in its turn: one stream.
+    int64_t find_stored(int64_t row_block, int64_t chunk, const uint8_t **codes) {
+        const int64_t pitch = blocks_.load_chunk(row_block, 1, chunk, true, codes);
+        const uint8_t *const next = *codes + 8 * pitch + chunk * (512 - 64);
+        for (int64_t i = 0; i < 512; i += 64) prefetch_stream(next + i);
+        return pitch;
+    }
+
     // `blocks`: those that have a column; past them there are neither scales nor zeros.
-    QK_INLINE void add(const uint8_t *codes, const typename Isa::XChunk &x, const char *scales,
-                       const uint8_t *zeros, int64_t group, int64_t blocks,
+    // `pitch`: bytes from row to row, where codes are as stored.
+    QK_INLINE void add(const uint8_t *codes, int64_t pitch, const typename Isa::XChunk &x,
+                       const char *scales, const uint8_t *zeros, int64_t group, int64_t blocks,
                        typename Isa::Floats8 *acc) const {
         typename Isa::Sums8 dots[kBlocks];
-        dots_.run(codes, x, dots);
+        if constexpr (kInt8AsStored<Isa>) {
+            dots_.run_stored(codes, pitch, x, dots);
+        } else {
+            dots_.run(codes, x, dots);
+        }
         typename Isa::Floats8 scale[kBlocks];
         scales_.widen(scales, group, blocks, scale);
         QK_UNROLL
@@ -148,8 +171,8 @@ void run_int8_blocks(const LinearArgs &args, const Launch &launch, const typenam
 }
 
 template <class Isa>
-Status run_int8_gemv(const LinearArgs &args, const Launch &launch) {
-    const typename Isa::XChunk *const x = quantize_x<Isa>(args, launch);
+Status run_int8_gemv_on(const typename Isa::XChunk *x, const LinearArgs &args,
+                        const Launch &launch) {
     if (args.w.format->kind == FormatKind::kLut4) {
         run_int8_blocks<Isa, Int8Codes::kTable>(args, launch, x);
     } else if (has_minimum(args.w)) {
@@ -158,6 +181,11 @@ Status run_int8_gemv(const LinearArgs &args, const Launch &launch) {
         run_int8_blocks<Isa, Int8Codes::kZeros>(args, launch, x);
     }
     return QK_OK;
+}
+
+template <class Isa>
+Status run_int8_gemv(const LinearArgs &args, const Launch &launch) {
+    return run_int8_gemv_on<Isa>(quantize_x<Isa>(args, launch), args, launch);
 }
 
 }  // namespace qk::cpu

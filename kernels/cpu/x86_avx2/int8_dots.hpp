@@ -136,38 +136,60 @@ struct Avx2Dots : Avx2, YmmSums {
         to[1].v = _mm256_permute2x128_si256(low, high, 0x31);
     }
     // Even dwords are block 0, odd ones block 1.
+    struct Blocks {
+        __m256i even, odd;
+    };
+    // Of rows i .. i + 3, `row(i)` each.
+    template <class Row>
+    QK_INLINE static Blocks fold_four_apart(const Row &row, int i) {
+        const auto two = [&](int j) QK_INLINE {  // [a0, a1, b0, b1]
+            const __m256i a = row(j), b = row(j + 1);
+            return _mm256_add_epi32(_mm256_unpacklo_epi64(a, b), _mm256_unpackhi_epi64(a, b));
+        };
+        const __m256i low = two(i), high = two(i + 2);
+        return {shuffle_dwords<0x88>(low, high), shuffle_dwords<0xdd>(low, high)};
+    }
     template <class Row>
     QK_INLINE static void fold_rows_2(const Row &row, Sums8 *to) {
-        struct Blocks {
-            __m256i even, odd;
-        };
-        const auto four = [&](int i) QK_INLINE -> Blocks {
-            const auto two = [&](int j) QK_INLINE {  // [a0, a1, b0, b1]
-                const __m256i a = row(j), b = row(j + 1);
-                return _mm256_add_epi32(_mm256_unpacklo_epi64(a, b), _mm256_unpackhi_epi64(a, b));
-            };
-            const __m256i low = two(i), high = two(i + 2);
-            return {shuffle_dwords<0x88>(low, high), shuffle_dwords<0xdd>(low, high)};
-        };
-        const Blocks low = four(0), high = four(4);
+        const Blocks low = fold_four_apart(row, 0), high = fold_four_apart(row, 4);
         to[0].v = add_halves(low.even, high.even);
         to[1].v = add_halves(low.odd, high.odd);
+    }
+    // Even dwords are blocks 0 and 1, one in either half, odd ones 2 and 3.
+    template <class Row>
+    QK_INLINE static void fold_rows_of_quarters(const Row &row, Sums8 *to) {
+        const Blocks low = fold_four_apart(row, 0), high = fold_four_apart(row, 4);
+        to[0].v = _mm256_permute2x128_si256(low.even, high.even, 0x20);
+        to[1].v = _mm256_permute2x128_si256(low.even, high.even, 0x31);
+        to[2].v = _mm256_permute2x128_si256(low.odd, high.odd, 0x20);
+        to[3].v = _mm256_permute2x128_si256(low.odd, high.odd, 0x31);
+    }
+    struct Quads {
+        __m256i v[4];
+    };
+    // Of rows i .. i + 3: 4 x 4 dwords transposed, twice.
+    template <class Row>
+    QK_INLINE static Quads transpose_four(const Row &row, int i) {
+        const __m256i a = row(i), b = row(i + 1), c = row(i + 2), d = row(i + 3);
+        const __m256i ab = _mm256_unpacklo_epi32(a, b), ab_high = _mm256_unpackhi_epi32(a, b);
+        const __m256i cd = _mm256_unpacklo_epi32(c, d), cd_high = _mm256_unpackhi_epi32(c, d);
+        return {{_mm256_unpacklo_epi64(ab, cd), _mm256_unpackhi_epi64(ab, cd),
+                 _mm256_unpacklo_epi64(ab_high, cd_high), _mm256_unpackhi_epi64(ab_high, cd_high)}};
+    }
+    // Dwords of a row are blocks 0, 1, 4, 5, then 2, 3, 6, 7.
+    template <class Row>
+    QK_INLINE static void fold_rows_8(const Row &row, Sums8 *to) {
+        const Quads low = transpose_four(row, 0), high = transpose_four(row, 4);
+        for (int i = 0; i < 4; ++i) {
+            const int block = i + i / 2 * 2;
+            to[block].v = _mm256_permute2x128_si256(low.v[i], high.v[i], 0x20);
+            to[block + 2].v = _mm256_permute2x128_si256(low.v[i], high.v[i], 0x31);
+        }
     }
     // Dword b of both halves is block b: to[b * stride].
     template <class Row>
     QK_INLINE static void fold_rows_4(const Row &row, Sums8 *to, int stride) {
-        struct Quads {
-            __m256i v[4];
-        };
-        const auto four = [&](int i) QK_INLINE -> Quads {  // 4 x 4 dwords transposed, twice
-            const __m256i a = row(i), b = row(i + 1), c = row(i + 2), d = row(i + 3);
-            const __m256i ab = _mm256_unpacklo_epi32(a, b), ab_high = _mm256_unpackhi_epi32(a, b);
-            const __m256i cd = _mm256_unpacklo_epi32(c, d), cd_high = _mm256_unpackhi_epi32(c, d);
-            return {{_mm256_unpacklo_epi64(ab, cd), _mm256_unpackhi_epi64(ab, cd),
-                     _mm256_unpacklo_epi64(ab_high, cd_high),
-                     _mm256_unpackhi_epi64(ab_high, cd_high)}};
-        };
-        const Quads low = four(0), high = four(4);
+        const Quads low = transpose_four(row, 0), high = transpose_four(row, 4);
         for (int b = 0; b < 4; ++b) to[b * stride].v = add_halves(low.v[b], high.v[b]);
     }
 
@@ -181,6 +203,17 @@ struct Avx2Dots : Avx2, YmmSums {
         __m256i words = load_256(codes);
         asm("" : "+x"(words));  // loaded once, not once per use
         return words;
+    }
+    // A row of 64 bytes has two blocks in halves, four in quarters. Dwords of the halves in turn.
+    template <int kBlocks>
+    static Bytes group_stored(Bytes b) {
+        if (kBlocks != 2 && kBlocks != 4) return b;
+        return {_mm256_unpacklo_epi32(b.half[0], b.half[1]),
+                _mm256_unpackhi_epi32(b.half[0], b.half[1])};
+    }
+    template <int kBlocks>
+    QK_INLINE static Bytes load_stored(const uint8_t *codes) {
+        return group_stored<kBlocks>({load_words(codes), load_words(codes + 32)});
     }
     static __m256i nibbles(__m256i words) { return _mm256_and_si256(words, _mm256_set1_epi8(15)); }
 
@@ -198,6 +231,25 @@ struct Avx2Dots : Avx2, YmmSums {
             if constexpr (kBlocks == 1) fold_rows_1(row, to);
             if constexpr (kBlocks == 2) fold_rows_2(row, to);
             if constexpr (kBlocks == 4) fold_rows_4(row, to, 1);
+        }
+    }
+
+    // The same of rows as they are stored.
+    template <class Factors, int kBlocks>
+    QK_INLINE static void fold_stored(const Factors &factors, const uint8_t *codes, int64_t pitch,
+                                      Sums8 (&to)[kBlocks]) {
+        const auto row = [&](int i) QK_INLINE { return factors.add_all(codes + i * pitch); };
+        if constexpr (kBlocks == 1) fold_rows_1(row, to);
+        if constexpr (kBlocks == 2) fold_rows_2(row, to);
+        if constexpr (kBlocks == 4) fold_rows_of_quarters(row, to);
+        if constexpr (kBlocks == 8) {
+            fold_rows_8(
+                [&](int i) QK_INLINE {
+                __m256i first, last;
+                factors.add_bytes_apart(codes + i * pitch, first, last);
+                return add_neighbours(first, last);
+                },
+                to);
         }
     }
 
@@ -228,22 +280,28 @@ struct Avx2Dots : Avx2, YmmSums {
 
     enum class Int8Factors { kCodes, kSmall, kWide };
 
-    template <int kBlocks, bool table>
-    class ChunkDots {
+    // `stored`: rows of nibbles in sequence, not packed chunks.
+    template <int kBlocks, bool table, bool stored>
+    class DotsOfChunk {
       public:
-        explicit ChunkDots(const Int8Entries &entries) : entries_(entries, table) {}
+        explicit DotsOfChunk(const Int8Entries &entries) : entries_(entries, table) {}
 
         QK_INLINE void run(const uint8_t *codes, const XChunk &x, Sums8 (&to)[kBlocks]) const {
-            if (!table) return fold<Int8Factors::kCodes>(codes, x, to);
+            run_stored(codes, 64, x, to);
+        }
+        // Rows that are `pitch` bytes apart.
+        QK_INLINE void run_stored(const uint8_t *codes, int64_t pitch, const XChunk &x,
+                                  Sums8 (&to)[kBlocks]) const {
+            if (!table) return fold<Int8Factors::kCodes>(codes, pitch, x, to);
             if (entries_.small) {
-                fold<Int8Factors::kSmall>(codes, x, to);
+                fold<Int8Factors::kSmall>(codes, pitch, x, to);
                 const __m128i shift = _mm_cvtsi32_si128(entries_.shift);
                 for (int b = 0; b < kBlocks; ++b) {
                     const __m256i offset = _mm256_slli_epi32(_mm256_set1_epi32(x.sum[b]), 4);
                     to[b].v = _mm256_sll_epi32(_mm256_sub_epi32(to[b].v, offset), shift);
                 }
             } else {
-                fold<Int8Factors::kWide>(codes, x, to);
+                fold<Int8Factors::kWide>(codes, pitch, x, to);
                 for (int b = 0; b < kBlocks; ++b) {
                     to[b].v = _mm256_add_epi32(to[b].v, _mm256_set1_epi32(x.below[b]));
                 }
@@ -252,8 +310,11 @@ struct Avx2Dots : Avx2, YmmSums {
 
       private:
         template <Int8Factors kind>
-        QK_INLINE void fold(const uint8_t *codes, const XChunk &x, Sums8 (&to)[kBlocks]) const {
-            fold_chunk(Factors<kind>(x, entries_.table), codes, to);
+        QK_INLINE void fold(const uint8_t *codes, int64_t pitch, const XChunk &x,
+                            Sums8 (&to)[kBlocks]) const {
+            const Factors<kind> factors(x, entries_.table);
+            if constexpr (stored) fold_stored(factors, codes, pitch, to);
+            if constexpr (!stored) fold_chunk(factors, codes, to);
         }
 
         struct Products {  // pairs, of the low and the high nibbles
@@ -283,6 +344,13 @@ struct Avx2Dots : Avx2, YmmSums {
                 low = add(p.low[0], p.low[1]);
                 high = add(p.high[0], p.high[1]);
             }
+            // Both nibbles, of the first and of the last 32 bytes.
+            QK_INLINE void add_bytes_apart(const uint8_t *codes, __m256i &first,
+                                           __m256i &last) const {
+                const Products p = products(codes);
+                first = add(p.low[0], p.high[0]);
+                last = add(p.low[1], p.high[1]);
+            }
             QK_INLINE __m256i add_all(const uint8_t *codes) const {
                 const Products p = products(codes);
                 if (kind == Int8Factors::kWide) {
@@ -294,7 +362,8 @@ struct Avx2Dots : Avx2, YmmSums {
 
           private:
             QK_INLINE Products products(const uint8_t *codes) const {
-                const Bytes words = load_codes<kBlocks>(codes);
+                const Bytes words =
+                    stored ? load_stored<kBlocks>(codes) : load_codes<kBlocks>(codes);
                 Products p;
                 _Pragma("GCC unroll 2") for (int half = 0; half < 2; ++half) {
                     const __m256i high = _mm256_srli_epi16(words.half[half], 4);
@@ -323,6 +392,8 @@ struct Avx2Dots : Avx2, YmmSums {
 
         EntryBytes entries_;
     };
+    template <int kBlocks, bool table>
+    using ChunkDots = DotsOfChunk<kBlocks, table, false>;
 };
 
 }  // namespace
