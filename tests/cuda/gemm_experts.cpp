@@ -106,6 +106,28 @@ TEST(CudaGemmExperts, AreWithinTheBound) {
     }
 }
 
+// Gate's and up's rows of tiles in one block, items of every width, and scales that warps copy in
+// pieces of different sizes: 20, 40, 70 and 150 rows an expert; halves end within a block.
+TEST(CudaGemmExperts, HalvesOfEveryItem) {
+    QK_NEEDS_DEVICE();
+    Rng rng(56);
+    int at = 0;
+    for (const qk_format scale : {QK_FORMAT_F16, QK_FORMAT_BF16, QK_FORMAT_F32}) {
+        for (const Kind &codes : {kPacked[0], kPacked[2], kPacked[3]}) {
+            Kind kind = codes;
+            kind.scale = scale;
+            for (const int64_t tokens : {20, 40, 70, 150}) {
+                const qk_format type = ++at % 2 == 0 ? QK_FORMAT_F16 : QK_FORMAT_BF16;
+                Case c = make_case(desc_of(kind, 3 * 416, 320), 3, type, at, rng);
+                c.activation = QK_ACTIVATION_SILU, c.interleaved = false;
+                c.by_slot = c.summed = c.weighted = c.accumulates = false;
+                resize(&c, tokens, 3, rng);
+                ASSERT_NO_FATAL_FAILURE(check(c));
+            }
+        }
+    }
+}
+
 // Placed codes are a power of two too small: scales make up for it, unless one of a stage would
 // overflow then. From 2^-24, below which f16 has none, to 2; with some of 4 and more; none below.
 TEST(CudaGemmExperts, ScalesOfPlacedCodes) {
@@ -191,7 +213,7 @@ TEST(CudaGemmExperts, BitsAreARowsOwn) {
     Rng rng(52);
     int at = 0;
     for (const Kind &kind : kPacked) {
-        for (const int64_t tokens : {13, 27, 48, 63, 200}) {
+        for (const int64_t tokens : {13, 27, 48, 63, 76, 90, 106, 200}) {
             Case many = make_case(desc_of(kind, 4 * 96, 720), 4, QK_FORMAT_BF16, ++at, rng);
             resize(&many, tokens, 3, rng);
             ASSERT_NO_FATAL_FAILURE(expect_own_bits(many));

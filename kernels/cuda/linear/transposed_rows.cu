@@ -14,8 +14,8 @@
 // lane (g, q) gets bits 16 g to 16 g + 15 of rows 2 q and 2 q + 1. Each warp asks for the
 // stacks that it will add up, one ahead: codes, x and scales as boxes of the copy engine, second
 // scales lane by lane, zeros to registers of the lanes that use them. No warp waits for another
-// before sums meet, where the stack was that it added up last. A lane makes scales in x's type and
-// what is subtracted for zeros, for all; groups of 16 and 32 have more of them.
+// before sums meet, from 9 rows of x on where the stack was that it added up last. A lane makes
+// scales in x's type and what is subtracted for zeros, for all; groups of 16 and 32 have more.
 //
 // Weights are entry * scale in x's type: the scale is rounded to it first, then the product. Sums
 // are f32: a warp's tiles in their order, the warps in theirs, then the blocks of the cluster. So a

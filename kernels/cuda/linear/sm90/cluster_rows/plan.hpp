@@ -42,7 +42,7 @@ static constexpr ClusterRowsPlan plan_cluster_rows(int64_t n, int64_t chunks, in
 constexpr int64_t kClusterRowsFixed = 161 * 1024;
 
 // Of the sums of all blocks of the rows that one stores.
-static constexpr int64_t cluster_rows_sums(const ClusterRowsPlan &plan) {
+QK_HD static constexpr int64_t cluster_rows_sums(const ClusterRowsPlan &plan) {
     return int64_t{plan.owned(plan.most_rows(), 0)} * kClusterRowsBlocks * 1024;
 }
 

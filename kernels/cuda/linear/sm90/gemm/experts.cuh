@@ -1,7 +1,7 @@
 // Products with experts for many rows of x: the matrix kernel (large.cuh) over a list of items,
 // each up to N rows of x of one expert, which lie together (experts_list.hpp).
 //
-//     units of work    rows of w 0: | item 0 | 1 | ... |  rows of w 128: | item 0 | 1 | ...
+//     units of work    first rows of w: | item 0 | 1 | ... |  next ones: | item 0 | 1 | ...
 //
 // A block takes every gridDim-th unit; its ring is filled for the next one while sums are stored.
 // Products are as wide as an item has rows of x: those of an expert are shared out evenly, since
@@ -325,7 +325,8 @@ Status run_shape(const LinearArgs &args, const ListedExperts &listed, GemmExpert
     by_expert.x = {args.x.format, listed.x_rows, args.x.columns, listed.x};
     QK_TRY(describe_planes(by_expert, S::kRowTiles / 2, 1, S::kBox, launch.error, &p->gemm));
     const int64_t of_block = listed.e.joins() ? S::kRows / 2 : S::kRows;  // columns of y
-    QK_ASSERT(listed.first % of_block == 0 && S::kRows == gemm_block_rows(S::N));
+    static_assert(S::kRows == gemm_block_rows(S::N), "passes over y are whole blocks");
+    QK_ASSERT(listed.first % of_block == 0);
     p->first_block = int32_t(listed.first / of_block);
     p->row_blocks = int32_t(ceil_div(listed.columns, of_block));
     const int64_t blocks =

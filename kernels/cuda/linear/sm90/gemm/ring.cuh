@@ -91,11 +91,23 @@ struct PackedGemm : Shared<S> {
 #pragma unroll
             for (int i = 0; i < (kAll + 31) / 32; ++i, at += step) {
                 if (kAll % 32 != 0 && int(threadIdx.x & 31) + i * 32 >= kAll) break;
-                const bool second = S::kListed && i * kStep >= S::kRowTiles / 2;
+                const bool second = passes_gap(i);
                 const bool there = in && i * kStep + (second ? gap : 0) < rows;
                 const uint8_t *const here = second ? at + step / kStep * gap : at;
                 copy_piece<piece>(slot_at + to + i * 32 * piece, there ? here : from, there);
             }
+        }
+
+      private:
+        // Whether the lane's row of tiles in step i lies behind the gap, and its first one in
+        // front.
+        __device__ static bool passes_gap(int i) {
+            constexpr int kHalf = S::kRowTiles / 2;
+            if constexpr (!S::kListed) return false;
+            if constexpr (kHalf % kStep == 0 || kStep > kHalf)
+                return i * kStep >= kHalf;  // of all lanes
+            const int first = int(threadIdx.x & 31) / kOfRow;
+            return first < kHalf && first + i * kStep >= kHalf;
         }
     };
 
@@ -118,6 +130,7 @@ struct PackedGemm : Shared<S> {
     __device__ void make_scales(const Item &it, Turn &turn, int32_t &others) const {
         if constexpr (S::kSmall) return SmallGroups<S>{*this}.make(it, turn, others);
         constexpr int kUnits = S::kRowTiles * kTiles * 4 / 32, kStep = 32 / (kTiles * 4);
+        static_assert(!S::kListed || S::kRowTiles / 2 % kStep == 0 || kUnits == 1);
         const int32_t lane = threadIdx.x & 31, t = lane / 4 % kTiles;
         const int32_t row_tile = it.row_tile + lane / (kTiles * 4);
         const int64_t of_row = p.w.geometry.groups_per_row, groups = p.w.geometry.n * of_row;

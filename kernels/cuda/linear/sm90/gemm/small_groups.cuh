@@ -93,6 +93,7 @@ struct SmallGroups {
         constexpr int kParts = 4 * kTiles, kRuns = kParts / (kTwice ? 2 : 1),
                       kWord = kWords<scales>;
         constexpr int kStep = 16 / kRuns, kEach = S::kRowTiles / kStep;
+        static_assert(!S::kListed || S::kRowTiles / 2 % kStep == 0 || kEach == 1);
         constexpr int kRound = scales == Scales::kTable ? 2
                                : 16 / kWord < kEach     ? 16 / kWord
                                                         : kEach;

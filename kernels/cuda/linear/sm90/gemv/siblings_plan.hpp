@@ -37,7 +37,7 @@ inline bool are_siblings(const LinearArgs &a, const LinearArgs &b, const Device 
 
 // The blocks of weights of so many rows of tiles, each its own: as many as `multiprocessors` run in
 // the turns that one weight would take, or one turn more. None is left without a block, where two
-// of the next launch's would crowd.
+// of the next launch's could crowd, if they are of experts.
 struct SiblingsCut {
     int32_t blocks[kSiblings];
 };
