@@ -2,6 +2,8 @@
 
 #include <algorithm>
 #include <cstdio>
+#include <cstring>
+#include <memory>
 #include <set>
 
 #include "layers.hpp"
@@ -54,9 +56,12 @@ std::string model_directory(const std::string &path) {
     return os::kind_of(directory + "/config.json") == os::Kind::kFile ? directory : "";
 }
 
-// No config.json is read for a GGUF file.
-bool is_gguf(const std::vector<qk_file_tensor> &tensors) {
-    return !tensors.empty() && ends_with(tensors[0].file, ".gguf");
+// Told as the library does, by the first bytes: no config.json is read for a GGUF file.
+bool is_gguf(const std::string &path) {
+    char magic[4] = {};
+    const std::unique_ptr<FILE, int (*)(FILE *)> file(os::open_file(path), std::fclose);
+    return file != nullptr && std::fread(magic, 1, sizeof(magic), file.get()) == sizeof(magic) &&
+           std::memcmp(magic, "GGUF", sizeof(magic)) == 0;
 }
 
 }  // namespace
@@ -69,12 +74,23 @@ std::string model_type(const Checkpoint &checkpoint) {
 }
 
 Beside copy_beside(const std::string &input, const Checkpoint &checkpoint, Output *output,
-                   Progress *progress) {
+                   Progress *progress, bool copies) {
     Beside beside;
     const std::string directory = model_directory(input);
     const std::vector<qk_file_tensor> tensors = all_tensors(checkpoint);
-    beside.lacks_config = output->has_config() && (directory.empty() || is_gguf(tensors));
-    if (directory.empty() || !output->has_config() || output->is_in(directory)) return beside;
+    if (!output->has_config()) return beside;
+    beside.config = directory.empty() ? Beside::Config::kNone : Beside::Config::kOfModel;
+    if (directory.empty()) return beside;
+    if (!tensors.empty() && is_gguf(directory + "/" + tensors[0].file)) {
+        beside.config = Beside::Config::kUnread;
+    }
+    if (output->is_in(directory)) {
+        if (beside.config != Beside::Config::kUnread) return beside;
+        throw Failure(kFailed, directory +
+                                   "/config.json would be replaced, and none is read beside a "
+                                   "GGUF file; take another directory");
+    }
+    if (!copies) return beside;
     std::set<std::string> weights;
     for (const qk_file_tensor &tensor : tensors) weights.insert(tensor.file);
     for (const std::string &name : names_in(directory)) {
@@ -96,10 +112,13 @@ void note_beside(const CommonOptions &common, const Beside &beside) {
         std::fprintf(stderr, "qk: not copied: %s: %s\n", printable(left.name).c_str(),
                      left.reason.c_str());
     }
-    if (beside.lacks_config) {
+    if (beside.config == Beside::Config::kNone || beside.config == Beside::Config::kUnread) {
+        const bool none = beside.config == Beside::Config::kNone;
         std::fprintf(stderr,
-                     "qk: config.json has no model_type and no sizes, as the input has no "
-                     "config.json to take them from; readers want the original model's\n");
+                     "qk: config.json has no model_type and no sizes, as %s; readers want the "
+                     "original model's\n",
+                     none ? "the input has no config.json to take them from"
+                          : "no config.json is read beside a GGUF file");
     }
     if (beside.copied.empty()) return;
     std::string names;
@@ -122,5 +141,7 @@ void set_beside(const Json &root, const Beside &beside) {
     }
     json_set(root, "copied_files", std::move(copied));
     json_set(root, "files_not_copied", std::move(left));
-    json_set(root, "config_of_model", !beside.lacks_config);
+    if (beside.config != Beside::Config::kUnwritten) {
+        json_set(root, "config_of_model", beside.config == Beside::Config::kOfModel);
+    }
 }

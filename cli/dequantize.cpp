@@ -263,9 +263,7 @@ ExitCode run_dequantize(const CommonOptions &common, const DequantizeOptions &op
     {
         Progress progress(common, bytes);
         // Some layers are no model: they get no tokenizer.
-        if (options.layers.empty()) {
-            beside = copy_beside(options.input, checkpoint, &output, &progress);
-        }
+        beside = copy_beside(options.input, checkpoint, &output, &progress, options.layers.empty());
         for (const qk_file_tensor &tensor : plan.copy) write_copy(output, tensor, &progress);
         errors = decode_layers({options, checkpoint, originals, context}, plan, found, output,
                                &progress);

@@ -1,5 +1,6 @@
 """qk convert: the same values in another dialect, or a sentence about what would be lost."""
 import json
+import os
 import struct
 import unittest
 
@@ -100,10 +101,31 @@ class Convert(Case):
             for source, has in ((out, False), (ct, True)):
                 done = self.run_json("dequantize", source, self.folder / "dense", "--force")
                 self.assertIs(done["config_of_model"], has)
+                for to, more in (("d.safetensors", ()), ("part", ("--layer", "*"))):
+                    done = self.run_json("dequantize", source, self.folder / to, "--force", *more)
+                    self.assertIs(done.get("config_of_model"), has if to == "part" else None)
+            self.beside_gguf(out)
         for name, why in (("auto_round_mixed_groups", "group is 16"), ("bnb_nf4", "evenly spaced"),
                           ("gptq_v1_asym_g32", "not all 8")):
             self.assertIn(why, self.fails(4, "convert", GOLDEN / name, self.folder / "no.gguf",
                                           "--to", "gguf"), name)
+
+    def beside_gguf(self, gguf):
+        """A config.json there is not read, whatever the file's name, and never replaced."""
+        for name in ("model.gguf", "model.bin"):
+            folder, out = self.folder / f"{gguf.stem}-{name[6:]}-in", self.folder / "out"
+            folder.mkdir()
+            (folder / name).write_bytes(gguf.read_bytes())
+            (folder / "config.json").write_text('{"model_type": "llama"}')
+            for path in (folder / name, folder):
+                said = self.run_qk("dequantize", path, out, "--force").stderr
+                self.assertIn("as no config.json is read beside a GGUF file", said)
+                self.assertEqual((out / "config.json").read_text().split(), ["{", "}"])
+                for more in ((), ("--layer", "*")):
+                    self.assertIn("would be replaced",
+                                  self.fails(1, "dequantize", path, folder, "--force", *more))
+            self.assertEqual((folder / "config.json").read_text(), '{"model_type": "llama"}')
+            self.assertEqual(sorted(os.listdir(folder)), ["config.json", name])
 
     def test_eight_bits(self):
         """compressed-tensors and GPTQ hold each other's, with zeros and without."""
