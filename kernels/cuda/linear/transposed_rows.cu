@@ -23,6 +23,7 @@
 #include "cuda/kernels.hpp"
 #include "cuda/linear/transposed_rows.cuh"
 #include "cuda/prim/cluster.cuh"
+#include "cuda/prim/copy.cuh"
 #include "cuda/prim/shared.cuh"
 #include "cuda/prim/tensor_map.hpp"
 #include "cuda/runtime.hpp"
@@ -137,7 +138,7 @@ struct Meeting {
         Sums y = {};
         if (there) add_warps(y);
         if (p.plan.cut > 1) send(y);
-        fence_before_boxes();
+        shared_writes_before_copies();
         __syncthreads();
         if (p.plan.cut > 1 && owns()) receive(y);
         ++turn;

@@ -151,8 +151,7 @@ __device__ inline bool elect_one() {
 #endif
 }
 
-// Orders what threads have written to shared memory before bulk copies to the same place, which an
-// arrival behind it allows.
+// Of a thread that has used shared memory where bulk copies or boxes come behind the next barrier.
 __device__ inline void shared_writes_before_copies() {
 #if __CUDA_ARCH__ >= 900
     asm volatile("fence.proxy.async.shared::cta;" ::: "memory");

@@ -21,13 +21,6 @@ __device__ inline void prefetch_map(const CUtensorMap &map) {
 #endif
 }
 
-// Of a thread that has used shared memory where boxes come next; a barrier must follow.
-__device__ inline void fence_before_boxes() {
-#if __CUDA_ARCH__ >= 900
-    asm volatile("fence.proxy.async.shared::cta;" ::: "memory");
-#endif
-}
-
 __device__ inline void tensor_copy(uint32_t to, const CUtensorMap &map, int32_t c0, int32_t c1,
                                    uint32_t barrier) {
 #if __CUDA_ARCH__ >= 900
