@@ -55,18 +55,14 @@ def lines_of(folder, name):
 
 def cuda_rows(lines, prefix, rows, scales, share):
     """(weights, m, shape, us[, share]) of the lines whose name starts so, in the pages' order.
-    A share of 0 is not known: the run had no floors. What two parts of a run timed is taken once."""
-    taken = set()
-    for line in sorted(lines, key=lambda line: SHAPES.index(f"{line['n']}x{line['k']}")
+    A share of 0 is not known: the run had no floors. What two parts timed is taken once."""
+    once = {(line["what"], line["m"], line["n"], line["k"]): line for line in lines}
+    for line in sorted(once.values(), key=lambda line: SHAPES.index(f"{line['n']}x{line['k']}")
                        if f"{line['n']}x{line['k']}" in SHAPES else len(SHAPES)):
         what = line["what"]
         if what.startswith(prefix) and line["m"] in rows and not what.endswith("overlapped"):
             known = f"{line['share']:.2f}" if line["share"] > 0 else ""
             tail = [known] if share else []
-            case = (what, line["m"], line["n"], line["k"])
-            if case in taken:
-                continue
-            taken.add(case)
             yield [named(what.removeprefix(prefix), scales), line["m"], f"{line['n']}x{line['k']}",
                    f"{line['us']:.1f}", *tail]
 
