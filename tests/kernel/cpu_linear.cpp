@@ -141,7 +141,7 @@ TEST_F(CpuLinear, ColumnsOfCodes) {
                 for (int64_t i = 0; i < 4; ++i, ++turn) {
                     if (left_out()) continue;
                     const int64_t n = n_of[turn % 11], k = k_of[turn % 8];
-                    const int64_t m = turn % 3 == 0 && n < 300 ? 2 + turn % 7 : 1 + turn % 2;
+                    const int64_t m = turn % 3 == 0 && n < 300 ? 2 + turn % 10 : 1 + turn % 2;
                     const WeightCase c = {format, kScales[turn % 4], layout, n, k,
                                           group,  turn % 5 == 0};
                     compare(c, kDense[turn % 4 % 3], m, turn % 2 == 0);

@@ -88,7 +88,7 @@ TEST(CpuSelect, PlansTheFirstKernelThatTakesTheCase) {
           QK_ISA_GENERIC | QK_ISA_NEON | QK_ISA_DOTPROD, QK_ISA_GENERIC | QK_ISA_RVV}) {
         qk::Device device = qk::device_at(qk::kCpuBackend, 0, cap & all_sets);
         for (const qk::Weight &w : weights) {
-            for (const int64_t m : {1, 2, 3, 4, 5, 6, 7, 64}) {
+            for (const int64_t m : {1, 2, 3, 4, 5, 6, 7, 32, 33}) {
                 const qk::Format *const f32 = qk::find_format(QK_FORMAT_F32);
                 const qk::LinearArgs args = {
                     {f32, m, w.geometry.k, nullptr}, w, nullptr, {f32, m, w.geometry.n, nullptr}};
@@ -114,6 +114,7 @@ constexpr Conditions kRow = kQuantized | kFourBits | kNibbles | kNibblesByRow | 
                             kAlongK | kOneCut | kGroups16 | kGroupsOfLut8 | kGroupsWhole |
                             kGroups64 | kEightRowsOfW | kWholeBytes | kScaled;
 constexpr Conditions kPackedRow = (kRow & ~kWholeBytes) | kPacked;
+constexpr Conditions kColumns = (kRow & ~(kWholeBytes | kNibblesByRow)) | kColumnLayout;
 constexpr Conditions kAnyGroups =
     kQuantized | kAlongK | kGroupsOfLut8 | kEightRowsOfW | kWholeBytes | kScaled;
 constexpr Conditions kGroups = kGroups128 | kBlocks128;
@@ -138,8 +139,8 @@ constexpr Case kCases[] = {
     {"nf4 g64 packed int8, m 1", kInt8Mode, kPackedRow | kLaneSums},
     {"nf4 g64 packed int8, m 32", kInt8Mode, kPackedRow | kMany},
     {"nf4 g64 row int8, m 1", kInt8Mode, kRow | kLaneSums},
-    {"nf4 g64 gptq int8, m 1", kInt8Mode,
-     (kRow & ~(kWholeBytes | kNibblesByRow)) | kColumnLayout | kLaneSums},
+    {"nf4 g64 gptq int8, m 1", kInt8Mode, kColumns | kLaneSums | kUpTo32Rows},
+    {"nf4 g64 gptq int8, m 33", kInt8Mode, kColumns | kMany},
     {"nf4 g64 packed bf16, m 1", kBf16Mode, kPackedRow | kLaneSums},
     {"nf4 g64 packed bf16, m 32", kBf16Mode, kPackedRow | kMany},
 };

@@ -3,7 +3,7 @@
 //
 //     for strips of up to kStripRows rows of w:
 //         for steps of 16 columns (2 lines of gptq, 16 of awq_gemm), rows of x:
-//             integer sums of every row of w                  4 KB, first cache
+//             integer sums of every row of w                  4 KB a row of x, first cache
 //             where a group or a block of 128 columns ends:
 //                 acc[row] = fma(float(sum[row] - zero[row] * sum of x), x scale * scale[row],
 //                 acc[row])

@@ -1,4 +1,5 @@
-// y = x . transpose(w) + bias in int8 mode over the packed layout (rows8), a row of x at a time.
+// y = x . transpose(w) + bias in int8 mode over packed nibbles (rows8) or rows of them, a row of x
+// at a time.
 //
 // A block of 8 rows walks along k in chunks of 64 bytes a row: integer dot products of a chunk's
 // blocks (ChunkDots), folded into 8 floats a block, one a row:

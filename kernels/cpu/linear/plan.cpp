@@ -34,7 +34,7 @@ Conditions facts_of_x(const LinearArgs &args) {
     return (m <= kLaneRows ? kLaneSums : kBlockSums) | when(m >= 2, kTwoRows) |
            when(m <= 6, kFewRows) | when(m >= 4, kFourRows) |
            when(m >= rows_for_avx2(args.w), kAvx2Rows) | when(m <= 4, kUpToFourRows) |
-           when(m <= 8, kUpToEightRows) | when(m >= 8, kEightRows) |
+           when(m <= 8, kUpToEightRows) | when(m >= 8, kEightRows) | when(m <= 32, kUpTo32Rows) |
            when(m >= tile_rows(args.w.geometry), kTileRows);
 }
 

@@ -1,5 +1,4 @@
-// Which kernel multiplies on the CPU: facts of a case, a context's instruction sets and its modes
-// to a kernel, as one table of all processors.
+// Which kernel multiplies on the CPU: one table of all processors, by facts, sets and modes.
 #pragma once
 #include "cpu/kernels.hpp"
 
@@ -42,13 +41,14 @@ enum Condition : Conditions {
     kGroupsOfLut8 = 1ull << 31,    // as kGroups16, or of any size and codes of LUT8
     kTwoRows = 1ull << 32,         // of x, at least
     kTileRows = 1ull << 33,        // of x, at least, by the groups: tiles of 16 pay from here on
+    kUpTo32Rows = 1ull << 34,      // of x
 };
 
 // Conditions that are the case itself: their kernels are no faster ones for another case.
-constexpr Conditions kOfTheCase = kLaneSums | kBlockSums | kTwoRows | kFewRows | kFourRows |
-                                  kAvx2Rows | kUpToFourRows | kUpToEightRows | kEightRows |
-                                  kTileRows | kU4 | kS8 | kColumnLayout | kFourBits | kNibbles |
-                                  kNibblesByRow | kExactIntegers | kBlocks128 | kSmallGroups;
+constexpr Conditions kOfTheCase =
+    kLaneSums | kBlockSums | kTwoRows | kFewRows | kFourRows | kAvx2Rows | kUpToFourRows |
+    kUpToEightRows | kEightRows | kUpTo32Rows | kTileRows | kU4 | kS8 | kColumnLayout | kFourBits |
+    kNibbles | kNibblesByRow | kExactIntegers | kBlocks128 | kSmallGroups;
 
 // What a case without it is; conditions of the case itself are never said.
 static constexpr const char *lacking_text(Conditions condition) {
@@ -114,7 +114,7 @@ constexpr uint32_t kVnniVbmi = QK_ISA_AVX512_VNNI | QK_ISA_AVX512_VBMI;
 constexpr Conditions kLowered = kScalesMultiply | kInPlanes, kScaled = kLowered | kNoMinimum;
 constexpr Conditions kInt8Case = kQuantized | kAlongK | kIntegerEntries;
 constexpr Conditions kInt8Blocks = kInt8Case | kNibbles | kGroupsWhole | kLowered;
-constexpr Conditions kInt8Columns = kInt8Blocks | kColumnLayout;
+constexpr Conditions kInt8Columns = kInt8Blocks | kColumnLayout | kUpTo32Rows;
 constexpr Conditions kInt8Bytes = kInt8Case | kS8 | kGroupsWhole | kLowered;
 constexpr Conditions kInt8Rows = kInt8Bytes | kEightRowsOfW;
 constexpr Conditions kBf16Batch =
