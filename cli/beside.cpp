@@ -76,11 +76,11 @@ std::string model_type(const Checkpoint &checkpoint) {
 Beside copy_beside(const std::string &input, const Checkpoint &checkpoint, Output *output,
                    Progress *progress, bool copies) {
     Beside beside;
-    const std::string directory = model_directory(input);
-    const std::vector<qk_file_tensor> tensors = all_tensors(checkpoint);
     if (!output->has_config()) return beside;
+    const std::string directory = model_directory(input);
     beside.config = directory.empty() ? Beside::Config::kNone : Beside::Config::kOfModel;
     if (directory.empty()) return beside;
+    const std::vector<qk_file_tensor> tensors = all_tensors(checkpoint);
     if (!tensors.empty() && is_gguf(directory + "/" + tensors[0].file)) {
         beside.config = Beside::Config::kUnread;
     }

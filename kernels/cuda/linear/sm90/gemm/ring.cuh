@@ -99,8 +99,7 @@ struct PackedGemm : Shared<S> {
         }
 
       private:
-        // Whether the lane's row of tiles in step i lies behind the gap, and its first one in
-        // front.
+        // Whether the gap lies between the lane's first row of tiles and its row in step i.
         __device__ static bool passes_gap(int i) {
             constexpr int kHalf = S::kRowTiles / 2;
             if constexpr (!S::kListed) return false;
