@@ -156,11 +156,9 @@ struct DotprodInt8 : NeonInt8 {
         // A chunk of x as row j of a tile.
         void put(const float *x, int64_t blocks, float unit, int64_t j, XTile *to) const {
             int8_t q[128];
-            const int64_t size = 128 / blocks;
-            for (int64_t b = 0; b < blocks; ++b) {
-                const Int8Scale s = int8_block(x + b * size, size, unit, q + b * size);
+            quantize_blocks(x, blocks, unit, q, [&](int64_t b, const Int8Scale &s, int64_t) {
                 to->set_block(b, j, s.scale, -zero_ * s.sum);
-            }
+            });
             for (int i = 0; i < 32; ++i) memcpy(to->x[i][j], q + 4 * i, 4);
         }
 

@@ -28,14 +28,12 @@ struct Int8ColumnsX : Isa {
     };
 
     static void quantize_chunk(const float *x, int64_t blocks, float unit, XChunk *to) {
-        const int64_t size = 128 / blocks;
         int8_t q[128];
-        for (int64_t b = 0; b < blocks; ++b) {
-            const Int8Scale s = int8_block(x + b * size, size, unit, q + b * size);
+        quantize_blocks(x, blocks, unit, q, [&](int64_t b, const Int8Scale &s, int64_t size) {
             to->scale[b] = s.scale;
             to->sum[b] = s.sum;
             to->rest[b] = Isa::rest_of(q + b * size, size);
-        }
+        });
         for (int64_t i = 0; i < 128; i += 16) place_columns<Layout::quads>(q + i, to->q + i);
     }
 };

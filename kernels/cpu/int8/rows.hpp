@@ -17,12 +17,10 @@ struct ChunkInOrder {
 };
 
 inline void quantize_in_order(const float *x, int64_t blocks, float unit, ChunkInOrder *to) {
-    const int64_t size = 128 / blocks;
-    for (int64_t b = 0; b < blocks; ++b) {
-        const Int8Scale s = int8_block(x + b * size, size, unit, to->q + b * size);
+    quantize_blocks(x, blocks, unit, to->q, [&](int64_t b, const Int8Scale &s, int64_t) {
         to->scale[b] = s.scale;
         to->sum[b] = s.sum;
-    }
+    });
 }
 
 template <class Isa, int kBlocks>

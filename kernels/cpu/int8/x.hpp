@@ -67,6 +67,17 @@ inline Int8Scale int8_block(const float *__restrict x, int64_t count, float unit
     return {largest / 127.0f * unit, sum};
 }
 
+// The integers of a chunk of 128 columns to q; each(b, scale, size) has those of block b, which are
+// `size` from q + b * size on.
+template <class Each>
+QK_INLINE inline void quantize_blocks(const float *x, int64_t blocks, float unit, int8_t *q,
+                                      const Each &each) {
+    const int64_t size = 128 / blocks;
+    for (int64_t b = 0; b < blocks; ++b) {
+        each(b, int8_block(x + b * size, size, unit, q + b * size), size);
+    }
+}
+
 // Batches, and the tiles of each instruction set.
 constexpr int64_t kTaskRows = 32;   // of w, four blocks of the packed layout
 constexpr int64_t kInt8Batch = 64;  // rows of x whose sums a task keeps
@@ -204,12 +215,10 @@ inline void transpose_bytes_of_x(int8_t *at) {
 
 inline void quantize_plain(const float *x, int64_t blocks, float unit, PlainChunk *to) {
     alignas(64) int8_t q[128];
-    const int64_t size = 128 / blocks;
-    for (int64_t b = 0; b < blocks; ++b) {
-        const Int8Scale s = int8_block(x + b * size, size, unit, q + b * size);
+    quantize_blocks(x, blocks, unit, q, [&](int64_t b, const Int8Scale &s, int64_t) {
         to->scale[b] = s.scale;
         to->sum[b] = s.sum;
-    }
+    });
     for (int t = 0; t < 4; ++t) {
         for (int b = 0; b < 4; ++b) {
             memcpy(to->low + 16 * t + 4 * b, q + 32 * b + 4 * t, 4);

@@ -18,13 +18,11 @@ struct Avx2StoredDots : Avx2Dots {
 
     static void quantize_chunk(const float *x, int64_t blocks, float unit, XChunk *to) {
         alignas(32) int8_t q[128];
-        const int64_t size = 128 / blocks;
-        for (int64_t b = 0; b < blocks; ++b) {
-            const Int8Scale s = int8_block(x + b * size, size, unit, q + b * size);
+        quantize_blocks(x, blocks, unit, q, [&](int64_t b, const Int8Scale &s, int64_t size) {
             to->scale[b] = s.scale;
             to->sum[b] = s.sum;
             to->below[b] = rest_of(q + b * size, size);
-        }
+        });
         for (int64_t i = 0; i < 64; ++i) {
             to->low[i] = q[2 * i];
             to->high[i] = q[2 * i + 1];

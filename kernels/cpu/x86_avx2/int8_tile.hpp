@@ -170,11 +170,9 @@ struct YmmInt8 : Products {
         // A chunk of x as row j of a tile.
         void put(const float *x, int64_t blocks, float unit, int64_t j, XTile *to) const {
             int8_t q[128];
-            const int64_t size = 128 / blocks;
-            for (int64_t b = 0; b < blocks; ++b) {
-                const Int8Scale s = int8_block(x + b * size, size, unit, q + b * size);
+            quantize_blocks(x, blocks, unit, q, [&](int64_t b, const Int8Scale &s, int64_t) {
                 to->set_block(b, j, s.scale, -zero_ * s.sum);
-            }
+            });
             narrow_ ? Narrow::put_x(q, to->x, j) : Wide::put_x(q, to->x, j);
         }
 
