@@ -171,14 +171,6 @@ Status launch_cluster_rows(const LinearArgs &args, const Launch &launch) {
                          shape, p);
 }
 
-template <class T, class Decode, ScaleKind kind>
-Status run_cluster_rows(const LinearArgs &args, const Launch &launch) {
-    const Geometry &s = args.w.geometry;
-    if (s.groups_per_row * 64 == s.k) return launch_cluster_rows<T, Decode, kind, 1>(args, launch);
-    if (s.groups_per_row * 128 == s.k) return launch_cluster_rows<T, Decode, kind, 2>(args, launch);
-    return launch_cluster_rows<T, Decode, kind, 0>(args, launch);
-}
-
 }  // namespace
 
 template <Codes codes, qk_format x>
@@ -186,7 +178,9 @@ Status ClusterRows<codes, x>::run(const LinearArgs &args, const Launch &launch) 
     using T = TypeOf<x>;
     using Decode = std::conditional_t<codes == Codes::kU4, ClusterU4<T>, ClusterLut4<T>>;
     return with_scale_kind(args.w.scale.format->id, [&](auto kind) {
-        return run_cluster_rows<T, Decode, kind.value>(args, launch);
+        return with_chunk_groups(args.w.geometry, [&](auto tiles) {
+            return launch_cluster_rows<T, Decode, kind.value, tiles.value>(args, launch);
+        });
     });
 }
 

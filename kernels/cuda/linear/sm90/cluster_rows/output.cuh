@@ -68,14 +68,7 @@ struct ClusterRowsOutput {
     }
 
     __device__ void store(int64_t row, int32_t x_row, float y) const {
-        if (row >= p.n || x_row >= int32_t(p.m)) return;
-        if (p.bias != nullptr) y = __fadd_rn(y, load_float(p.bias_type, p.bias, row));
-        const int64_t to = int64_t(x_row) * p.n + row;
-        if constexpr (std::is_same_v<T, F16>) {
-            static_cast<__half *>(p.y)[to] = __float2half_rn(y);
-        } else {
-            static_cast<__nv_bfloat16 *>(p.y)[to] = __float2bfloat16_rn(y);
-        }
+        if (row < p.n && x_row < int32_t(p.m)) store_sum<T>(p, row, x_row, y);
     }
 
     // The rows of tiles that this block stores, by one warp, as they come.

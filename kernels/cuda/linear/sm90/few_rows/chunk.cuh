@@ -67,6 +67,26 @@ inline ChunksProblem chunks_problem(const LinearArgs &args, const Launch &launch
             coded_scales(args.w.scale, *launch.device.tables)};
 }
 
+// Calls run(kGroupTiles).
+template <class Run>
+Status with_chunk_groups(const Geometry &s, const Run &run) {
+    if (s.groups_per_row * 64 == s.k) return run(std::integral_constant<int, 1>());
+    if (s.groups_per_row * 128 == s.k) return run(std::integral_constant<int, 2>());
+    return run(std::integral_constant<int, 0>());
+}
+
+// Row `row` of w times row `x_row` of x: its bias added, as y has it.
+template <class T>
+__device__ void store_sum(const ChunksProblem &p, int64_t row, int64_t x_row, float y) {
+    if (p.bias != nullptr) y = __fadd_rn(y, load_float(p.bias_type, p.bias, row));
+    const int64_t to = x_row * p.n + row;
+    if constexpr (std::is_same_v<T, F16>) {
+        static_cast<__half *>(p.y)[to] = __float2half_rn(y);
+    } else {
+        static_cast<__nv_bfloat16 *>(p.y)[to] = __float2bfloat16_rn(y);
+    }
+}
+
 // kBatches: of 8 rows of x. kFresh: the products of a chunk are its sums, and tiles of one group
 // share theirs; else they are added to others'.
 template <class T, class Decode, ScaleKind kind, int kGroupTiles, int kBatches, class Map,

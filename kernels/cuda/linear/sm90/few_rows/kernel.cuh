@@ -181,14 +181,6 @@ Status run_batches(const LinearArgs &args, const Launch &launch) {
     return launch_few_rows<T, Decode, kind, kGroupTiles, 2>(args, launch);
 }
 
-template <class T, class Decode, ScaleKind kind>
-Status run_groups(const LinearArgs &args, const Launch &launch) {
-    const Geometry &s = args.w.geometry;
-    if (s.groups_per_row * 64 == s.k) return run_batches<T, Decode, kind, 1>(args, launch);
-    if (s.groups_per_row * 128 == s.k) return run_batches<T, Decode, kind, 2>(args, launch);
-    return run_batches<T, Decode, kind, 0>(args, launch);
-}
-
 }  // namespace
 
 template <Codes codes, qk_format x>
@@ -196,7 +188,9 @@ Status FewRows<codes, x>::run(const LinearArgs &args, const Launch &launch) {
     using T = TypeOf<x>;
     using Decode = std::conditional_t<codes == Codes::kU4, RingU4<T>, RingLut4<T>>;
     return with_scale_kind(args.w.scale.format->id, [&](auto kind) {
-        return run_groups<T, Decode, kind.value>(args, launch);
+        return with_chunk_groups(args.w.geometry, [&](auto tiles) {
+            return run_batches<T, Decode, kind.value, tiles.value>(args, launch);
+        });
     });
 }
 

@@ -38,19 +38,10 @@ struct FewRowsOutput {
         return y;
     }
 
-    // One value of y, its bias added.
+    // One value of y.
     __device__ void store(int32_t row_tile, float y) const {
         const int64_t at = int64_t(row_tile) * 16 + row;
-        if (at >= p.n) return;
-        if (p.bias != nullptr) {
-            y = __fadd_rn(y, load_float(p.bias_type, p.bias, at));
-        }
-        const int64_t to = x_row * p.n + at;
-        if constexpr (std::is_same_v<T, F16>) {
-            static_cast<__half *>(p.y)[to] = __float2half_rn(y);
-        } else {
-            static_cast<__nv_bfloat16 *>(p.y)[to] = __float2bfloat16_rn(y);
-        }
+        if (at < p.n) store_sum<T>(p, at, x_row, y);
     }
 
     // By all warps, when the rows of tiles [first, last) are through.
