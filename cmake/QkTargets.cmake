@@ -33,11 +33,7 @@ function(qk_add_objects name)
                              ${PROJECT_SOURCE_DIR}/src ${PROJECT_SOURCE_DIR}/kernels)
   target_compile_options(${name} PRIVATE ${QK_LIBRARY_FLAGS})
   # Visible, so that the archive can be linked whole into another shared library.
-  target_compile_definitions(${name} PRIVATE ${QK_EXPORT}
-                             $<$<BOOL:${QK_WITH_CUDA}>:QK_WITH_CUDA>)
-  if(QK_WITH_CUDA)
-    target_compile_definitions(${name} PRIVATE "QK_CUDA_CODE=\"${QK_CUDA_CODE}\"")
-  endif()
+  target_compile_definitions(${name} PRIVATE ${QK_EXPORT})
   # Not as one file (tools/demo builds the command so): kernels' files have names of their own.
   set_target_properties(${name} PROPERTIES POSITION_INDEPENDENT_CODE ON UNITY_BUILD OFF)
   set_property(GLOBAL APPEND PROPERTY QK_OBJECT_TARGETS ${name})
