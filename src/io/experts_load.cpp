@@ -2,6 +2,7 @@
 #include <stdio.h>
 
 #include "experts.hpp"
+#include "remake.hpp"
 
 namespace qk_io {
 namespace {
@@ -33,7 +34,10 @@ Piece piece_of(const Joined &joined, int64_t expert, int64_t part) {
 
 bool is_nested(const Layer &layer) { return layer.desc.scale_format == QK_FORMAT_LUT8; }
 
+// Of a plane of F32, also where the file has it in half precision.
 float float_at(const Layer &layer, qk_plane plane, size_t index) {
+    const Recipe &recipe = layer.recipes[plane];
+    if (recipe.make != nullptr) return number_at(recipe.from, static_cast<int64_t>(index));
     float value;
     memcpy(&value, static_cast<const uint8_t *>(layer.planes[plane]) + index * 4, sizeof value);
     return value;

@@ -40,18 +40,6 @@ float f32_from_f16(uint16_t half) {
     return f32_from_bits(sign | wide << 23 | fraction << 13);
 }
 
-float number_at(const Tensor *tensor, int64_t index) {
-    uint32_t wide;
-    uint16_t half;
-    if (tensor->dtype == QK_DTYPE_F32) {
-        memcpy(&wide, tensor->data + index * 4, sizeof wide);
-        return f32_from_bits(wide);
-    }
-    memcpy(&half, tensor->data + index * 2, sizeof half);
-    return tensor->dtype == QK_DTYPE_F16 ? f32_from_f16(half)
-                                         : f32_from_bits(static_cast<uint32_t>(half) << 16);
-}
-
 // Element g of row r of the plane is value(r, g).
 template <typename Value>
 void fill_f32(const Layer &layer, uint8_t *plane, const Value &value) {
@@ -65,6 +53,18 @@ void fill_f32(const Layer &layer, uint8_t *plane, const Value &value) {
 }
 
 }  // namespace
+
+float number_at(const Tensor *tensor, int64_t index) {
+    uint32_t wide;
+    uint16_t half;
+    if (tensor->dtype == QK_DTYPE_F32) {
+        memcpy(&wide, tensor->data + index * 4, sizeof wide);
+        return f32_from_bits(wide);
+    }
+    memcpy(&half, tensor->data + index * 2, sizeof half);
+    return tensor->dtype == QK_DTYPE_F16 ? f32_from_f16(half)
+                                         : f32_from_bits(static_cast<uint32_t>(half) << 16);
+}
 
 void make_offset_rows(const Layer &layer, const Recipe &recipe, uint8_t *plane) {
     const int64_t n = layer.desc.shape[0], k = layer.desc.shape[1];

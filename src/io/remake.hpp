@@ -5,6 +5,9 @@
 
 namespace qk_io {
 
+// Of F32, F16 or BF16.
+float number_at(const Tensor *tensor, int64_t index);
+
 // What Recipe::make may be. `plane` has layer.plane_bytes.
 
 // Codes of S8: bytes offset by 128, in rows of whole words (compressed-tensors) or, four columns a

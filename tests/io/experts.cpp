@@ -217,6 +217,10 @@ TEST_F(Experts, HaveTheValuesOfTheirLayers) {
     joins(asymmetric, kZeros, 24, 64);
     joins(bnb(6, 64, 64), "", 6, 64);
     joins(bnb_nested(6, 64, 64), "", 6, 64);
+    Parts half = bnb_nested(6, 64, 64);  // nested scales in half precision
+    half.set("x.weight.nested_absmax", "F16", {1}, half_ones(1));
+    half.set("x.weight.nested_quant_map", "F16", {256}, half_ones(256));
+    joins(half, "", 6, 64);
     joins(nvfp4(5, 48), "", 5, 48);
     Parts dense;
     dense.set("x.weight", "F32", {4, 8}, zeros(128));
