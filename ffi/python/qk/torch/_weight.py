@@ -32,7 +32,61 @@ def copied_planes(weight: Tensor) -> tuple[str, list[torch.Tensor]]:
                   for plane in form_of(text).planes]
 
 
-class Weight(torch.nn.Module):
+class Planes(torch.nn.Module):
+    """A module whose buffers are planes: bytes that no change of type reaches, and no state of
+    another format."""
+
+    _ready: Any = None
+
+    def _plane_names(self) -> list[str]:
+        raise NotImplementedError
+
+    def _meaning(self) -> Any:
+        """What the planes are: a form's text, or several by the names of their weights."""
+        raise NotImplementedError
+
+    def _apply(self, fn: Callable[[torch.Tensor], torch.Tensor], recurse: bool = True) -> Any:
+        """Moves planes as bytes, so that no change of type reaches them."""
+        planes = {name: self._buffers.pop(name) for name in self._plane_names()}
+        try:
+            super()._apply(fn, recurse)
+        finally:
+            self._buffers.update(planes)
+        for name, plane in planes.items():
+            assert plane is not None
+            moved = fn(plane.view(torch.uint8))
+            self._buffers[name] = moved.view(plane.dtype).view(plane.shape)
+        self._ready = None
+        return self
+
+    def _save_to_state_dict(self, destination: Any, prefix: str, keep_vars: bool) -> None:
+        super()._save_to_state_dict(destination, prefix, keep_vars)
+        metadata = getattr(destination, "_metadata", None)
+        if metadata is not None and prefix[:-1] in metadata:
+            metadata[prefix[:-1]]["qk"] = self._meaning()
+
+    def _load_from_state_dict(self, state_dict: Any, prefix: str, local_metadata: Any,
+                              strict: bool, missing_keys: Any, unexpected_keys: Any,
+                              error_msgs: Any) -> None:
+        own = self._meaning()
+        stored = local_metadata.get("qk", own)
+        if stored != own:  # planes of the same sizes would load, and mean something else
+            error_msgs.append(f"{prefix[:-1]}: the state has a weight {stored}, the module one "
+                              f"{own}")
+            return
+        for name in self._plane_names():
+            key, plane = prefix + name, self._buffers[name]
+            given = state_dict.get(key)
+            if isinstance(given, torch.Tensor) and plane is not None \
+                    and given.dtype != plane.dtype:
+                error_msgs.append(f"{key}: is {given.dtype} in the state, must be {plane.dtype}")
+                return
+        super()._load_from_state_dict(state_dict, prefix, local_metadata, strict, missing_keys,
+                                      unexpected_keys, error_msgs)
+        self._ready = None
+
+
+class Weight(Planes):
     """`weight` are the codes, `weight_scale` the scales, and so on by qk.h's names."""
 
     def _set(self, text: str, planes: list[torch.Tensor]) -> None:
@@ -70,44 +124,11 @@ class Weight(torch.nn.Module):
             for plane, empty in zip(self.planes, empty_planes(self.form, self.planes[0].device)):
                 plane.copy_(empty)
 
-    def _apply(self, fn: Callable[[torch.Tensor], torch.Tensor], recurse: bool = True) -> Any:
-        """Moves planes as bytes, so that no change of type reaches them."""
-        planes = {name: self._buffers.pop(name) for name in self._names}
-        try:
-            super()._apply(fn, recurse)
-        finally:
-            self._buffers.update(planes)
-        for name, plane in planes.items():
-            assert plane is not None
-            moved = fn(plane.view(torch.uint8))
-            self._buffers[name] = moved.view(plane.dtype).view(plane.shape)
-        self._ready = None
-        return self
+    def _plane_names(self) -> list[str]:
+        return self._names
+
+    def _meaning(self) -> str:
+        return self.form
 
     def __getstate__(self) -> dict[str, Any]:
         return {**self.__dict__, "_ready": None}
-
-    def _save_to_state_dict(self, destination: Any, prefix: str, keep_vars: bool) -> None:
-        super()._save_to_state_dict(destination, prefix, keep_vars)
-        metadata = getattr(destination, "_metadata", None)
-        if metadata is not None and prefix[:-1] in metadata:
-            metadata[prefix[:-1]]["qk"] = self.form
-
-    def _load_from_state_dict(self, state_dict: Any, prefix: str, local_metadata: Any,
-                              strict: bool, missing_keys: Any, unexpected_keys: Any,
-                              error_msgs: Any) -> None:
-        stored = local_metadata.get("qk", self.form)
-        if stored != self.form:  # planes of the same sizes would load, and mean something else
-            error_msgs.append(f"{prefix[:-1]}: the state has a weight {stored}, the module one "
-                              f"{self.form}")
-            return
-        for name in self._names:
-            key, plane = prefix + name, self._buffers[name]
-            given = state_dict.get(key)
-            if isinstance(given, torch.Tensor) and plane is not None \
-                    and given.dtype != plane.dtype:
-                error_msgs.append(f"{key}: is {given.dtype} in the state, must be {plane.dtype}")
-                return
-        super()._load_from_state_dict(state_dict, prefix, local_metadata, strict, missing_keys,
-                                      unexpected_keys, error_msgs)
-        self._ready = None

@@ -1,0 +1,93 @@
+"""qk.torch.Experts by themselves, in the place of a module as transformers' are.
+
+Before a release; needs PyTorch.
+"""
+import copy
+import io
+import sys
+
+from common import qk, unittest
+
+try:
+    import torch
+except ImportError as error:
+    print(f"skipped: {error}")
+    sys.exit(77)
+import qk.torch
+
+E, N, K, T, TOP = 5, 32, 64, 6, 3
+
+
+class Mixture(torch.nn.Module):
+    """Experts whose gate is clamped at `limit`, as some models' are."""
+
+    def __init__(self, limit=None, bias=False):
+        super().__init__()
+        torch.manual_seed(3)
+        self.gate_up_proj = torch.nn.Parameter(torch.randn(E, 2 * N, K) / 8)
+        self.down_proj = torch.nn.Parameter(torch.randn(E, K, N) / 8)
+        if bias:
+            self.gate_up_proj_bias = torch.nn.Parameter(torch.randn(E, 2 * N))
+            self.down_proj_bias = torch.nn.Parameter(torch.randn(E, K))
+        self.cut = limit
+
+    def _apply_gate(self, rows):
+        gate, up = rows.chunk(2, -1)
+        if self.cut is not None:
+            gate, up = gate.clamp(max=self.cut), up.clamp(-self.cut, self.cut)
+        return torch.nn.functional.silu(gate) * up
+
+    def forward(self, x, ids, scales):
+        bias = [getattr(self, f"{name}_bias", torch.zeros(E, 1)) for name in
+                ("gate_up_proj", "down_proj")]
+        y = torch.zeros_like(x)
+        for t, j in torch.cartesian_prod(torch.arange(x.shape[0]), torch.arange(ids.shape[1])):
+            e = ids[t, j]
+            if 0 <= e < E:
+                rows = self._apply_gate(x[t] @ self.gate_up_proj[e].T + bias[0][e])
+                y[t] += scales[t, j] * (rows @ self.down_proj[e].T + bias[1][e])
+        return y
+
+
+def inputs():
+    torch.manual_seed(4)
+    return torch.randn(T, K), torch.randint(0, E, (T, TOP)), torch.rand(T, TOP)
+
+
+class Experts(unittest.TestCase):
+    def test_as_the_dense_twin(self):
+        for bias in (False, True):
+            layer = qk.torch.Experts(Mixture(bias=bias), "nf4")
+            with torch.no_grad():
+                torch.testing.assert_close(layer(*inputs()), layer.dequantize()(*inputs()),
+                                           atol=1e-5, rtol=1e-5)
+
+    def test_a_state_of_another_format_is_refused(self):
+        """Its planes have the same sizes."""
+        layer, other = (qk.torch.Experts(Mixture(), form) for form in ("nf4", "fp4"))
+        file = io.BytesIO()
+        torch.save(other.state_dict(), file)
+        file.seek(0)
+        state = torch.load(file)
+        with self.assertRaisesRegex(RuntimeError, "the state has a weight .*fp4.*nf4"):
+            layer.load_state_dict(state)
+        own = qk.torch.Experts(Mixture(), "fp4", group_size=64)
+        own.load_state_dict(state)
+        state["gate_up_proj"] = state["gate_up_proj"].float()
+        with self.assertRaisesRegex(RuntimeError, "gate_up_proj: is torch.float32 in the state"):
+            own.load_state_dict(state)
+
+    def test_types_and_copies(self):
+        layer = qk.torch.Experts(Mixture(bias=True), "nf4")
+        planes = {name: plane.clone() for name, plane in layer.named_buffers()}
+        half = copy.deepcopy(layer).half()
+        self.assertEqual(half.down_proj_bias.dtype, torch.float16)
+        for name, plane in half.named_buffers():
+            self.assertTrue(plane.dtype == planes[name].dtype and torch.equal(plane, planes[name]))
+        x, ids, scales = inputs()
+        with torch.no_grad():
+            self.assertEqual(half(x.half(), ids, scales.half()).dtype, torch.float16)
+
+
+if __name__ == "__main__":
+    unittest.main()
