@@ -62,6 +62,18 @@ class Experts(unittest.TestCase):
                 torch.testing.assert_close(layer(*inputs()), layer.dequantize()(*inputs()),
                                            atol=1e-5, rtol=1e-5)
 
+    def test_ids_of_no_expert_are_skipped(self):
+        layer = qk.torch.Experts(Mixture(), "nf4")
+        x, ids, scales = inputs()
+        with torch.no_grad():
+            expected = layer(x, ids, scales.index_fill(1, torch.tensor([1]), 0))
+            for far in (E, -1, 2**31, 2**32, 2**32 + 1, -2**32, -2**63, 2**63 - 1):
+                self.assertTrue(torch.equal(
+                    layer(x, ids.index_fill(1, torch.tensor([1]), far), scales), expected), far)
+            for dtype in (torch.uint8, torch.int8, torch.int16, torch.int32):
+                self.assertTrue(torch.equal(layer(x, ids.to(dtype), scales),
+                                            layer(x, ids, scales)))
+
     def test_a_state_of_another_format_is_refused(self):
         """Its planes have the same sizes."""
         layer, other = (qk.torch.Experts(Mixture(), form) for form in ("nf4", "fp4"))

@@ -95,8 +95,8 @@ class Experts(Planes):
         if torch.is_grad_enabled() and (hidden_states.requires_grad or top_k_weights.requires_grad):
             return self.dequantize(hidden_states.dtype)(hidden_states, top_k_index, top_k_weights)
         x = hidden_states.contiguous()
-        expert = top_k_index.to(torch.int32)
-        expert = torch.where(expert >= self.num_experts, -1, expert)  # other machines' are skipped
+        index = top_k_index.long().clamp(-1, self.num_experts)  # before they are cut to 32 bits
+        expert = torch.where(index == self.num_experts, -1, index).to(torch.int32)
         gate = self.gate
         joined = self._product("gate_up_proj", x, expert, None, gate.activation, gate)
         return self._product("down_proj", joined, expert, top_k_weights.float(), None, gate)
