@@ -89,6 +89,17 @@ class Experts(unittest.TestCase):
         with self.assertRaisesRegex(RuntimeError, "gate_up_proj: is torch.float32 in the state"):
             own.load_state_dict(state)
 
+    def test_biases_have_gradients(self):
+        layer = qk.torch.Experts(Mixture(bias=True), "nf4")
+        x, ids, scales = inputs()
+        layer(x, ids, scales).sum().backward()
+        twin = layer.dequantize()
+        grads = [layer.gate_up_proj_bias.grad.clone(), layer.down_proj_bias.grad.clone()]
+        twin.zero_grad()
+        twin(x, ids, scales).sum().backward()
+        for grad, bias in zip(grads, (twin.gate_up_proj_bias, twin.down_proj_bias)):
+            torch.testing.assert_close(grad, bias.grad)
+
     def test_types_and_copies(self):
         layer = qk.torch.Experts(Mixture(bias=True), "nf4")
         planes = {name: plane.clone() for name, plane in layer.named_buffers()}

@@ -38,7 +38,8 @@ class Experts(Planes):
 
     Called as transformers' expert modules are. Planes are buffers by the names of the parameters
     that they took the place of: gate_up_proj, gate_up_proj_scale, ... An index of num_experts or
-    below 0 is skipped. Where x or a scale needs a gradient, dense weights are made for the call.
+    below 0 is skipped. Where x, a scale or a bias needs a gradient, dense weights are made for the
+    call.
     """
 
     def __init__(self, source: Any, format: str = "nf4", **options: Any) -> None:
@@ -92,7 +93,9 @@ class Experts(Planes):
 
     def forward(self, hidden_states: torch.Tensor, top_k_index: torch.Tensor,
                 top_k_weights: torch.Tensor) -> torch.Tensor:
-        if torch.is_grad_enabled() and (hidden_states.requires_grad or top_k_weights.requires_grad):
+        biases = [getattr(self, f"{name}_bias") for name in WEIGHTS]
+        inputs = [hidden_states, top_k_weights, *(bias for bias in biases if bias is not None)]
+        if torch.is_grad_enabled() and any(given.requires_grad for given in inputs):
             return self.dequantize(hidden_states.dtype)(hidden_states, top_k_index, top_k_weights)
         x = hidden_states.contiguous()
         index = top_k_index.long().clamp(-1, self.num_experts)  # before they are cut to 32 bits
