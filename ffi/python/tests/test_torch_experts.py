@@ -21,7 +21,7 @@ E, N, K, T, TOP = 5, 32, 64, 6, 3
 class Mixture(torch.nn.Module):
     """Experts whose gate is clamped at `limit`, as some models' are."""
 
-    def __init__(self, limit=None, bias=False):
+    def __init__(self, limit=None, bias=False, act=torch.nn.functional.silu):
         super().__init__()
         torch.manual_seed(3)
         self.gate_up_proj = torch.nn.Parameter(torch.randn(E, 2 * N, K) / 8)
@@ -29,13 +29,13 @@ class Mixture(torch.nn.Module):
         if bias:
             self.gate_up_proj_bias = torch.nn.Parameter(torch.randn(E, 2 * N))
             self.down_proj_bias = torch.nn.Parameter(torch.randn(E, K))
-        self.cut = limit
+        self.cut, self.act = limit, act
 
     def _apply_gate(self, rows):
         gate, up = rows.chunk(2, -1)
         if self.cut is not None:
             gate, up = gate.clamp(max=self.cut), up.clamp(-self.cut, self.cut)
-        return torch.nn.functional.silu(gate) * up
+        return self.act(gate) * up
 
     def forward(self, x, ids, scales):
         bias = [getattr(self, f"{name}_bias", torch.zeros(E, 1)) for name in
@@ -99,6 +99,15 @@ class Experts(unittest.TestCase):
         twin(x, ids, scales).sum().backward()
         for grad, bias in zip(grads, (twin.gate_up_proj_bias, twin.down_proj_bias)):
             torch.testing.assert_close(grad, bias.grad)
+
+    def test_a_gate_that_is_clamped_is_no_silu(self):
+        for limit in (5.0, 10.0, 50.0, 500.0):
+            model = torch.nn.ModuleDict({"experts": Mixture(limit)})
+            self.assertIn("an activation that qk does not compute",
+                          qk.torch.replace_linear(model).kept["experts"])
+        for act, name in ((torch.nn.SiLU(), "silu"), (torch.nn.GELU(), "gelu"),
+                          (torch.nn.GELU("tanh"), "gelu_tanh")):
+            self.assertEqual(qk.torch.Experts(Mixture(act=act)).gate.activation, name)
 
     def test_types_and_copies(self):
         layer = qk.torch.Experts(Mixture(bias=True), "nf4")

@@ -161,7 +161,8 @@ def gate_of(module: Any) -> Gate:
     limit, alpha = (float(getattr(module, name, standard) or standard)
                     for name, standard in (("limit", 7.0), ("alpha", 1.702)))
     rows = torch.linspace(-9, 9, 64, dtype=torch.float64).reshape(4, 16)
-    rows = torch.cat([rows, rows.roll(5, 0).flip(1)], 1).float().to("cpu")
+    rows = torch.cat([rows, rows.roll(5, 0).flip(1)], 1)
+    rows = torch.cat([rows, 100 * rows]).float().to("cpu")  # far ones show where a gate is clamped
     with torch.no_grad():
         own = module._apply_gate(rows).double()
     for interleaved in (False, True):
