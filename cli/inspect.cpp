@@ -119,7 +119,7 @@ Row fused_row(const FusedExperts &fused) {
 
 // Where a name is very long, its row sticks out: the others stay readable.
 void print_table(const std::vector<Row> &rows) {
-    constexpr size_t kWidest = 60;
+    constexpr size_t kWidest = 100;  // shapes of three projections have 80
     std::vector<size_t> widths(rows[0].size(), 0);
     for (const Row &row : rows) {
         for (size_t i = 0; i < row.size(); ++i) {

@@ -129,6 +129,23 @@ class Experts(Case):
                          r"e8m0 +9\.4 kB  "
                          r"yes; not quantized: down_proj$")
 
+    def test_columns_stay_where_they_are(self):
+        """Shapes of three projections are longer than any other cell."""
+        tensors = {"model.layers.0.q_proj.weight": ("BF16", [2, 32], bytes(128))}
+        for name, n, k in (("down_projection", 1, 1024), ("gate_projection", 1024, 1),
+                           ("up_projection", 1024, 1)):
+            tensors[f"model.layers.0.mlp.experts.0.{name}.weight"] = ("BF16", [n, k], bytes(2048))
+        path = self.write("a.safetensors", safetensors(tensors))
+        head, *rows = self.run_qk("inspect", path).stdout.splitlines()[:3]
+        shapes = "1 x (down_projection 1 x 1024, gate_projection 1024 x 1, up_projection 1024 x 1)"
+        self.assertIn(shapes, rows[1])
+        at = head.index("  loads")
+        self.assertEqual([row[at:at + 5] for row in rows], ["  yes"] * 2)
+        # Of a very long name only its own row sticks out.
+        tensors["x" * 200 + ".weight"] = ("BF16", [2, 32], bytes(128))
+        path = self.write("b.safetensors", safetensors(tensors))
+        self.assertEqual(self.run_qk("inspect", path).stdout.splitlines()[0], head)
+
     def test_experts_that_differ_are_named(self):
         tensors = self.mixture(3)
         del tensors["m.experts.1.up_proj.weight"], tensors["m.experts.1.up_proj.scale"]
