@@ -2,6 +2,7 @@
 #include <cctype>
 #include <cstdio>
 #include <map>
+#include <set>
 
 #include "commands.hpp"
 #include "fused.hpp"
@@ -57,16 +58,22 @@ std::string shapes_name(const Mixture &mixture) {
     return std::to_string(mixture.experts()) + " x (" + shapes + ")";
 }
 
-std::string mixture_loads(const Mixture &mixture) {
+// Pairs of dense tensors: "yes, transposed; not quantized: down_proj, gate_up_proj".
+std::string mixture_loads(const Mixture &mixture, const std::vector<FusedExperts> &pairs) {
     if (!mixture.reason().empty()) return "no: " + mixture.reason();
-    std::string loads = "yes";
+    std::string loads = "yes", separator = "; not quantized: ";
+    for (const FusedExperts &pair : pairs) {
+        if (pair.name == mixture.name && pair.transposed) loads += ", transposed";
+    }
     for (const std::string &part : mixture.not_quantized()) {
-        loads += (loads == "yes" ? "; not quantized: " : ", ") + part;
+        loads += separator + part;
+        separator = ", ";
     }
     return loads;
 }
 
-Row mixture_row(const Checkpoint &checkpoint, const Mixture &mixture) {
+Row mixture_row(const Checkpoint &checkpoint, const Mixture &mixture,
+                const std::vector<FusedExperts> &pairs) {
     const auto group = [](const qk_layer &layer) {
         return group_name(layer.desc) + (is_ordered(layer.desc) ? ", act-order" : "");
     };
@@ -77,7 +84,7 @@ Row mixture_row(const Checkpoint &checkpoint, const Mixture &mixture) {
             each_once(mixture, group),
             each_once(mixture, [](const qk_layer &l) { return scales_name(l.desc); }),
             human_bytes(double(mixture.bytes())),
-            printable(mixture_loads(mixture))};
+            printable(mixture_loads(mixture, pairs))};
 }
 
 // As formats are named: "bf16".
@@ -85,6 +92,12 @@ std::string dtype_name(const qk_file_tensor &tensor) {
     std::string name = tensor.dtype_name;
     for (char &c : name) c = static_cast<char>(std::tolower(static_cast<unsigned char>(c)));
     return name;
+}
+
+// "blk.0.ffn_up_exps" of "blk.0.ffn_up_exps.weight", as the library names experts.
+std::string experts_name(const qk_file_tensor &tensor) {
+    const std::string name = tensor.name, end = ".weight";
+    return ends_with(name, end) ? name.substr(0, name.size() - end.size()) : name;
 }
 
 Row experts_row(const qk_file_tensor &tensor) {
@@ -96,25 +109,6 @@ Row experts_row(const qk_file_tensor &tensor) {
             "-",
             human_bytes(double(tensor.bytes)),
             "no: " + plural(tensor.shape[0], "expert") + " in one tensor, no layer"};
-}
-
-// "2 x (gate_up_proj 64 x 64, down_proj 64 x 32)"
-Row fused_row(const FusedExperts &fused) {
-    std::string shapes, loads = "no: fused experts, no layers";
-    for (const qk_file_tensor *tensor : {&fused.gate_up, &fused.down}) {
-        shapes += (shapes.empty() ? "" : ", ") +
-                  std::string(tensor->name).substr(fused.name.size() + 1) + " " +
-                  shape_name(tensor->shape + 1, 2);
-    }
-    if (fused.transposed) loads = "no: fused experts, transposed, no layers";
-    return {printable(fused.name),
-            "dense",
-            dtype_name(fused.gate_up),
-            std::to_string(fused.gate_up.shape[0]) + " x (" + shapes + ")",
-            "-",
-            "-",
-            human_bytes(double(fused.gate_up.bytes + fused.down.bytes)),
-            loads};
 }
 
 // Where a name is very long, its row sticks out: the others stay readable.
@@ -287,13 +281,13 @@ void print_layers(const Checkpoint &checkpoint, const Contents &contents) {
     for (const qk_layer &layer : other_layers(contents.layers, contents.mixtures)) {
         rows.push_back(layer_row(checkpoint, layer));
     }
+    std::set<std::string> listed;
     for (const Mixture &mixture : contents.mixtures) {
-        rows.push_back(mixture_row(checkpoint, mixture));
+        rows.push_back(mixture_row(checkpoint, mixture, contents.fused));
+        for (const qk_layer &layer : mixture.parts) listed.insert(layer.name);
     }
-    for (const FusedExperts &fused : contents.fused) rows.push_back(fused_row(fused));
-    const auto pairs = pairs_of(contents.fused);
     for (const qk_file_tensor &tensor : contents.experts) {
-        if (pairs.count(tensor.name) == 0) rows.push_back(experts_row(tensor));
+        if (listed.count(experts_name(tensor)) == 0) rows.push_back(experts_row(tensor));
     }
     print_table(rows);
     std::printf("\n");

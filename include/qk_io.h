@@ -202,7 +202,9 @@ QK_API qk_status qk_checkpoint_verify_layer(const qk_checkpoint *checkpoint, con
 
 /* One projection of all experts of a mixture, a weight [E,n,k]. Either a layer an expert: "*" is in
  * the place of its number, "model.layers.0.mlp.experts.*.up_proj" for ...experts.0.up_proj and its
- * likes. Or one layer of the file, of that name: GGUF's ffn_up_exps, gpt-oss' gate_up_proj. */
+ * likes. Or one layer of the file, of that name: GGUF's ffn_up_exps, gpt-oss' gate_up_proj. Or a
+ * dense tensor of rank 3, no layer of the file: X.experts.Y, X_moe.Y or X_exps, with or without
+ * ".weight"; [E,n,k] as it is, transposed where gate_up_proj [E,k,2n] and down_proj [E,n,k] are. */
 QK_API int64_t qk_checkpoint_expert_layer_count(const qk_checkpoint *checkpoint); /* NULL: 0 */
 /* In order of names. layer->desc has rank 3; where the status is not QK_OK, as where an expert is
  * missing or unlike the others, rank 0 and E, as the file has it, in shape[0]. */
@@ -215,9 +217,9 @@ QK_API qk_status qk_checkpoint_find_expert_layer(const qk_checkpoint *checkpoint
  * activations join them. Values are the single layers' to the bit. Layouts that store no expert's
  * rows in sequence (AWQ gemm, GPTQ) become ROW, GLOBAL becomes GLOBAL_ROWS, nested scales F32.
  * Experts that fit no common tensor are refused: other formats, sizes, groups, tables, orders of
- * columns. flags, bias and failures as of qk_checkpoint_load; in place only what is one layer of
- * the file, without up. Leaves a note on QK_OK when the weight is not quantized.
- * [allocates] [waits] */
+ * columns. flags, bias and failures as of qk_checkpoint_load; in place only what is one layer or
+ * tensor of the file and not transposed, without up. Leaves a note on QK_OK when the weight is not
+ * quantized. [allocates] [waits] */
 QK_API qk_status qk_checkpoint_load_experts(const qk_checkpoint *checkpoint, qk_context *context,
                                             const char *layer, const char *up, uint32_t flags,
                                             qk_tensor **weight, qk_tensor **bias,

@@ -67,7 +67,8 @@ struct ExpertLayer {
     Layer layer;                 // of [E,n,k], without planes
     const Layer *const *expert;  // of each, or the one that has all
     int64_t count;               // E
-    bool is_one;                 // layer of the file
+    bool is_one;                 // layer of the file, or dense tensor
+    bool is_transposed;          // its experts are [k,n] in the file
 };
 
 struct DtypeRow {

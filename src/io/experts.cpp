@@ -197,22 +197,7 @@ const Tensor *tensor_of_experts(const qk_checkpoint *c, const Layer &layer) {
 qk_status add_one(qk_checkpoint *c, const Layer &layer, qk_io_message *message) {
     const Tensor *tensor = tensor_of_experts(c, layer);
     if (tensor == nullptr || tensor->rank < 1) return QK_OK;
-    ExpertLayer *experts = new_experts(c, 1);
-    if (experts == nullptr) return out_of_memory(message);
-    const_cast<const Layer **>(experts->expert)[0] = &layer;
-    experts->count = tensor->shape[0];
-    experts->is_one = true;
-    experts->layer = layer;
-    qk_tensor_desc &d = experts->layer.desc;
-    if (d.rank == 2) {  // rows of all
-        d.rank = 3;
-        d.shape[2] = d.shape[1];
-        d.shape[1] = d.shape[0] / experts->count;
-        d.shape[0] = experts->count;
-    }
-    qk_io_message why = {};
-    snprintf(why.text, sizeof why.text, "%s", layer.reason);
-    return add(c, experts, layer.status, why, message);
+    return add_whole(c, &layer, tensor->shape[0], false, message);
 }
 
 qk_status add_all(qk_checkpoint *c, Array<Expert> *found, qk_io_message *message) {
@@ -323,10 +308,32 @@ qk_status describe_experts(const Layer &one, int64_t count, int64_t parts, qk_te
     return QK_OK;
 }
 
+qk_status add_whole(qk_checkpoint *c, const Layer *layer, int64_t count, bool transposed,
+                    qk_io_message *message) {
+    ExpertLayer *experts = new_experts(c, 1);
+    if (experts == nullptr) return out_of_memory(message);
+    const_cast<const Layer **>(experts->expert)[0] = layer;
+    experts->count = count;
+    experts->is_one = true;
+    experts->is_transposed = transposed;
+    experts->layer = *layer;
+    qk_tensor_desc &d = experts->layer.desc;
+    if (d.rank == 2) {  // rows of all
+        d.rank = 3;
+        d.shape[2] = d.shape[1];
+        d.shape[1] = d.shape[0] / experts->count;
+        d.shape[0] = experts->count;
+    }
+    qk_io_message why = {};
+    snprintf(why.text, sizeof why.text, "%s", layer->reason);
+    return add(c, experts, layer->status, why, message);
+}
+
 qk_status find_experts(qk_checkpoint *c, qk_io_message *message) {
     Array<Expert> found = {};
-    const qk_status status = add_all(c, &found, message);
+    qk_status status = add_all(c, &found, message);
     found.release(&c->memory);
+    if (status == QK_OK) status = add_fused(c, message);
     if (status == QK_OK && c->experts.count > 1) {
         qsort(c->experts.items, static_cast<size_t>(c->experts.count), sizeof(ExpertLayer *),
               by_name);

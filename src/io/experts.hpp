@@ -14,6 +14,12 @@ qk_status check_alike(const Layer &layer, const char *name, const Layer &other,
 qk_status describe_experts(const Layer &one, int64_t count, int64_t parts, qk_tensor_desc *desc,
                            qk_io_message *message);
 
+// A layer that has all of `count` experts. transposed: the layer is [E,n,k], the file [E,k,n].
+qk_status add_whole(qk_checkpoint *checkpoint, const Layer *layer, int64_t count, bool transposed,
+                    qk_io_message *message);
+// experts_fused.cpp: dense tensors of all experts, which are no layers.
+qk_status add_fused(qk_checkpoint *checkpoint, qk_io_message *message);
+
 const char *format_name(qk_format format);  // "u4"
 
 // load.cpp: the arguments of a load; a tensor as the file stores a layer; what a context says of a

@@ -24,12 +24,13 @@ struct Joined {
 struct Piece {
     const Layer *layer;
     int64_t part, parts;
+    bool is_transposed;
 };
 
 Piece piece_of(const Joined &joined, int64_t expert, int64_t part) {
     const ExpertLayer &from = *joined.of[part];
-    if (from.is_one) return {from.expert[0], expert, from.count};
-    return {from.expert[expert], 0, 1};
+    if (from.is_one) return {from.expert[0], expert, from.count, from.is_transposed};
+    return {from.expert[expert], 0, 1, false};
 }
 
 bool is_nested(const Layer &layer) { return layer.desc.scale_format == QK_FORMAT_LUT8; }
@@ -68,8 +69,37 @@ void copy_plane(const Piece &piece, qk_plane plane, uint8_t *to) {
     }
 }
 
+// [k,n] as [n,k], a tile at a time.
+template <typename Element>
+void turn(const uint8_t *from, int64_t n, int64_t k, uint8_t *to) {
+    constexpr int64_t kTile = 32;
+    for (int64_t row = 0; row < n; row += kTile) {
+        const int64_t last_row = row + kTile < n ? row + kTile : n;
+        for (int64_t column = 0; column < k; column += kTile) {
+            const int64_t last = column + kTile < k ? column + kTile : k;
+            for (int64_t i = row; i < last_row; ++i) {
+                for (int64_t j = column; j < last; ++j) {
+                    memcpy(to + (i * k + j) * int64_t{sizeof(Element)},
+                           from + (j * n + i) * int64_t{sizeof(Element)}, sizeof(Element));
+                }
+            }
+        }
+    }
+}
+
+void turn_expert(const Joined &joined, const Piece &piece, uint8_t *to) {
+    const size_t bytes = piece.layer->plane_bytes[QK_PLANE_DATA] / static_cast<size_t>(piece.parts);
+    const uint8_t *const from = static_cast<const uint8_t *>(piece.layer->planes[QK_PLANE_DATA]) +
+                                static_cast<size_t>(piece.part) * bytes;
+    const int64_t n = joined.rows(), k = joined.desc.shape[2];
+    if (joined.desc.format == QK_FORMAT_F32) return turn<uint32_t>(from, n, k, to);
+    turn<uint16_t>(from, n, k, to);
+}
+
 void fill_in_sequence(const Joined &joined, const Piece &piece, qk_plane plane, uint8_t *to) {
-    if (plane == QK_PLANE_GLOBAL) {
+    if (piece.is_transposed) {
+        turn_expert(joined, piece, to);
+    } else if (plane == QK_PLANE_GLOBAL) {
         for (int64_t row = 0; row < joined.rows(); ++row) {
             memcpy(to + row * 4, piece.layer->planes[plane], 4);
         }
@@ -238,7 +268,7 @@ qk_status load(const qk_checkpoint *c, qk_context *context, Joined *joined, bool
                qk_tensor **weight, qk_tensor **bias, qk_io_message *message) {
     const Memory memory = c->memory;
     const ExpertLayer &first = *joined->of[0];
-    if (in_place && first.is_one && joined->parts == 1) {
+    if (in_place && first.is_one && joined->parts == 1 && !first.is_transposed) {
         Layer whole = *first.expert[0];
         whole.desc = joined->desc;
         QK_IO_TRY(make_tensor(memory, context, whole, true, weight, message));

@@ -151,18 +151,20 @@ class Fused(FusedCase):
                              [(DOWN, pair[DOWN][1], EXPERTS, turn),
                               (GATE_UP, pair[GATE_UP][1], EXPERTS, turn),
                               ("model.layers.1.mlp.experts.down_proj", [2, 4, 8], "", False)])
-            self.assertEqual(found["experts"], [])
+            self.assertEqual([(m["name"], m["loadable"], m["not_quantized"],
+                               [p["shape"] for p in m["projections"]]) for m in found["experts"]],
+                             [(EXPERTS, True, ["down_proj", "gate_up_proj"],
+                               [[3, 96, 64], [3, 128, 96]]),
+                              ("model.layers.1.mlp.experts", True, ["down_proj"], [[2, 4, 8]])])
             lines = [line.split("  ") for line in self.run_qk("inspect", model).stdout.splitlines()
                      if "experts" in line]
             cells = [[cell.strip() for cell in line if cell.strip()] for line in lines]
-            shapes = ("gate_up_proj 96 x 128, down_proj 64 x 96" if turn else
-                      "gate_up_proj 128 x 96, down_proj 96 x 64")
+            shapes = "down_proj 96 x 64, gate_up_proj 128 x 96"
             self.assertEqual(cells, [
                 [EXPERTS, "dense", "bf16", f"3 x ({shapes})", "-", "-", "110.6 kB",
-                 "no: fused experts, transposed, no layers" if turn else
-                 "no: fused experts, no layers"],
-                ["model.layers.1.mlp.experts.down_proj", "dense", "f16", "2 x 4 x 8", "-", "-",
-                 "128 B", "no: 2 experts in one tensor, no layer"],
+                 f"yes{', transposed' if turn else ''}; not quantized: down_proj, gate_up_proj"],
+                ["model.layers.1.mlp.experts", "dense", "f16", "2 x (down_proj 4 x 8)", "-", "-",
+                 "128 B", "yes; not quantized: down_proj"],
                 cells[2]])
             self.assertIn("3 tensors of fused experts, 110.7 kB; ", cells[2][0])
 
