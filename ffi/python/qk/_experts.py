@@ -34,7 +34,7 @@ def experts(x: Any, w: Any, expert: Any, bias: Any = None, *, weight: Any = None
     A layer of a mixture: experts(experts(x, gate_up, e, activation="silu"), down, e, weight=p).
     """
     w, bias = _weight_and_bias(w, bias)
-    if activation not in _ACTIVATIONS:
+    if not isinstance(activation, (str, type(None))) or activation not in _ACTIVATIONS:
         raise refuse("ARGUMENT", f"activation: is {activation!r}, accepted are None and "
                      f"{', '.join(map(repr, list(_ACTIVATIONS)[1:]))}")
     if len(w.shape) != 3:
@@ -60,7 +60,8 @@ def experts(x: Any, w: Any, expert: Any, bias: Any = None, *, weight: Any = None
     db = None if bias is None else asarray(bias, context=context, name="bias")
     chosen = _EXPERTS(
         struct_size=ctypes.sizeof(_EXPERTS), flags=bool(interleaved), expert=routing.handle,
-        weight=None if scales is None else scales.handle, limit=limit, alpha=alpha,
+        weight=None if scales is None else scales.handle,
+        limit=_number(limit, "limit"), alpha=_number(alpha, "alpha"),
         activation=CONSTANTS[f"QK_ACTIVATION_{_ACTIVATIONS[activation]}"])
     product = _PRODUCT(struct_size=ctypes.sizeof(_PRODUCT),
                        flags=CONSTANTS["QK_PRODUCT_ACCUMULATE"] * bool(accumulate),
@@ -85,7 +86,7 @@ def _integers(array: Any) -> Any:
         return array.to(torch.int32).contiguous()
     if hasattr(array, "dtype") and not isinstance(array, np.ndarray):
         return array
-    numbers = np.asarray(array)
+    numbers = _array(array, "expert")
     if numbers.dtype.kind not in "iu":
         raise _no_integers(numbers)
     if numbers.dtype.kind == "i":
@@ -104,4 +105,23 @@ def _floats(array: Any) -> Any:
         return array.to(torch.float32).contiguous()
     if hasattr(array, "dtype") and not isinstance(array, np.ndarray):
         return array
-    return np.ascontiguousarray(array, np.float32)
+    numbers = _array(array, "weight")
+    if numbers.dtype.kind in "USOc":
+        raise refuse("FORMAT", f"weight: is {numbers.dtype}, accepted are numbers")
+    return np.ascontiguousarray(numbers, np.float32)
+
+
+def _array(given: Any, name: str) -> np.ndarray[Any, Any]:
+    try:
+        return np.asarray(given)
+    except ValueError:
+        raise refuse("SHAPE", f"{name}: rows of different lengths, accepted is [t,top_k]") from None
+
+
+def _number(value: Any, name: str) -> float:
+    try:
+        if not isinstance(value, (str, bytes)):
+            return float(value)
+    except (TypeError, ValueError):
+        pass
+    raise refuse("ARGUMENT", f"{name}: is {value!r}, accepted is a number")

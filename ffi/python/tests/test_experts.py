@@ -99,6 +99,11 @@ class Experts(unittest.TestCase):
     def test_what_is_wrong_is_named(self):
         odd = qk.quantize(VALUES[:, :15], "nf4", group_size=32)
         for change, sentence in (({"activation": "relu"}, "^activation: is 'relu'"),
+                                 ({"activation": ["silu"]}, r"^activation: is \['silu'\]"),
+                                 ({"limit": "7"}, "^limit: is '7', accepted is a number"),
+                                 ({"alpha": None}, "^alpha: is None, accepted is a number"),
+                                 ({"expert": [[0], [1, 2]]}, "^expert: rows of different lengths"),
+                                 ({"weight": [["a"]] * T}, "^weight: is .U1, accepted are numbers"),
                                  ({"expert": ROUTING[0]}, r"^expert: is \[3\]"),
                                  ({"expert": ROUTING * 0.5}, "^expert: is float64"),
                                  ({"w": ALONE[0]}, r"^w: is \[32, 64\]"),
