@@ -363,5 +363,34 @@ TEST(Experts, AreExplained) {
     qk_context_destroy(context);
 }
 
+// Only what fits in 32 bits is sorted by expert. Nothing lies at these addresses, and nothing is
+// read.
+TEST(Experts, OfMoreSlotsThan32BitsCountHaveNoList) {
+    qk_context *const context = context_of(0, 1, 0);
+    int64_t next = int64_t{1} << 44;
+    const auto at = [&](const qk_tensor_desc &desc) {
+        void *planes[QK_PLANE_COUNT] = {reinterpret_cast<void *>(next)};
+        next += int64_t{1} << 42;
+        return wrap(context, desc, planes);
+    };
+    for (const int64_t tokens : {int64_t{1} << 26, int64_t{1} << 27}) {
+        qk_tensor *const expert = at(dense_desc(QK_FORMAT_I32, {tokens, 16}));
+        qk_tensor *const x = at(dense_desc(QK_FORMAT_F32, {tokens, 32}));
+        qk_tensor *const w = at(dense_desc(QK_FORMAT_F32, {2, 16, 32}));
+        qk_tensor *const y = at(dense_desc(QK_FORMAT_F32, {tokens, 16, 16}));
+        qk_experts experts = QK_EXPERTS_INIT;
+        experts.expert = expert;
+        const qk_product product = {sizeof(qk_product), 0, x, w, nullptr, y, &experts};
+        size_t bytes = 0;
+        EXPECT_EQ(qk_multiply_workspace(context, &product, 1, &bytes), QK_OK)
+            << qk_context_error(context);
+        const bool fits = tokens * 16 <= INT32_MAX;
+        EXPECT_EQ(bytes > size_t{1} << 32, fits) << bytes;
+        EXPECT_EQ(bytes < size_t{1} << 20, !fits) << bytes;
+        for (qk_tensor *const tensor : {expert, x, w, y}) qk_tensor_destroy(tensor);
+    }
+    qk_context_destroy(context);
+}
+
 }  // namespace
 }  // namespace api

@@ -139,7 +139,7 @@ Room room_of(const LinearArgs &args, const Device &device, uint32_t modes, int64
         room.tokens = min64(e.tokens, max64(kKept / max64(token_bytes, 1), 64));
         rows = room.tokens * e.slots;
     }
-    if (rows >= kScanned) {
+    if (rows >= kScanned && rows <= INT32_MAX) {  // which the list's numbers count
         room.index = round_up((2 * e.count + 1 + rows) * 4, 64);
         gather_room(args, device, modes, rows, &room);
         room.lanes = lanes * room.lane;
