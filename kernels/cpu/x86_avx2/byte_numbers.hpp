@@ -12,8 +12,12 @@ namespace qk::cpu {
 namespace {
 
 struct Avx2E4m3 {
-    // E4M3's bits are f16's but for the bias: its number is 2^8 times that f16, subnormal ones
-    // included. 0x7f and 0xff are NaNs.
+    // E4M3's bits are f16's but for the bias: its number is so many times that f16, subnormal ones
+    // included. Where all are multiplied by a factor anyway, one product does for both.
+    static constexpr float kUnit = 0x1p8f;
+    static bool multiplies(float factor) { return __builtin_fabsf(factor) < 0x1p119f; }
+
+    // 0x7f and 0xff are NaNs.
     QK_INLINE static __m256 to_f32(const void *eight_bytes) {
         const __m128i bytes = _mm_loadl_epi64(static_cast<const __m128i *>(eight_bytes));
         const __m128i upper = _mm_unpacklo_epi8(_mm_setzero_si128(), bytes);
@@ -22,19 +26,94 @@ struct Avx2E4m3 {
         const __m128i all = _mm_set1_epi16(0x3f80);
         const __m128i nan = _mm_cmpeq_epi16(_mm_and_si128(half, all), all);
         const __m128i to_nan = _mm_and_si128(nan, _mm_set1_epi16(0x3f80 ^ 0x7e00));
-        return _mm256_mul_ps(_mm256_cvtph_ps(_mm_xor_si128(half, to_nan)), _mm256_set1_ps(256));
+        return _mm256_mul_ps(_mm256_cvtph_ps(_mm_xor_si128(half, to_nan)), _mm256_set1_ps(kUnit));
+    }
+
+    QK_INLINE static bool has_nan(__m256i codes) {
+        const __m256i nan = _mm256_set1_epi8(0x7f);
+        return _mm256_movemask_epi8(_mm256_cmpeq_epi8(_mm256_and_si256(codes, nan), nan)) != 0;
+    }
+    // Of 32 codes without a NaN, as f16: even columns and odd ones.
+    struct Halves {
+        __m256i even, odd;
+    };
+    QK_INLINE static Halves to_halves(__m256i codes) {
+        const __m256i bits = _mm256_set1_epi16(int16_t(0xbf80));
+        const auto shift = [=](__m256i upper) QK_INLINE {
+            return _mm256_and_si256(_mm256_srai_epi16(upper, 1), bits);
+        };
+        return {shift(_mm256_slli_epi16(codes, 8)), shift(codes)};
+    }
+    QK_INLINE static __m256 first_eight(__m256i halves, __m256 unit) {
+        return _mm256_mul_ps(_mm256_cvtph_ps(_mm256_castsi256_si128(halves)), unit);
+    }
+    QK_INLINE static __m256 last_eight(__m256i halves, __m256 unit) {
+        return _mm256_mul_ps(_mm256_cvtph_ps(_mm256_extracti128_si256(halves, 1)), unit);
+    }
+
+    // 32 bytes to numbers times a factor, of which `unit` is kUnit times as much.
+    QK_INLINE static void to_f32(const void *from, float unit, __m256 (&to)[4]) {
+        const __m256i codes = _mm256_loadu_si256(static_cast<const __m256i *>(from));
+        if (has_nan(codes)) [[unlikely]] {
+            const __m256 factor = _mm256_set1_ps(unit * (1 / kUnit));
+            const char *const bytes = static_cast<const char *>(from);
+            for (int i = 0; i < 4; ++i) to[i] = _mm256_mul_ps(to_f32(bytes + 8 * i), factor);
+            return;
+        }
+        const Halves halves = to_halves(codes);
+        const __m256i low = _mm256_unpacklo_epi16(halves.even, halves.odd);
+        const __m256i high = _mm256_unpackhi_epi16(halves.even, halves.odd);
+        const __m256 by = _mm256_set1_ps(unit);
+        to[0] = first_eight(low, by);
+        to[1] = first_eight(high, by);
+        to[2] = last_eight(low, by);
+        to[3] = last_eight(high, by);
+    }
+
+    // Whether such a product may be halfway between two bf16 numbers. A code is an odd number of
+    // four bits times a power of two, which changes no bit where products are normal.
+    static bool has_halfway(float factor) {
+        const float magnitude = __builtin_fabsf(factor);
+        if (!(magnitude >= 0x1p-110f && magnitude <= 0x1p110f)) return true;
+        const __m256 number =
+            _mm256_mul_ps(_mm256_setr_ps(1, 3, 5, 7, 9, 11, 13, 15), _mm256_set1_ps(factor));
+        const __m256i lower = _mm256_slli_epi32(_mm256_castps_si256(number), 16);
+        const __m256i halfway = _mm256_cmpeq_epi32(lower, _mm256_set1_epi32(int32_t(0x80000000)));
+        return _mm256_testz_si256(halfway, halfway) == 0;
     }
 };
 
 struct Avx2E8m0 {
+    static constexpr float kUnit = 1;
+
     // An exponent; 255 is a NaN, 0 is below the normal numbers.
     QK_INLINE static __m256 to_f32(const void *eight_bytes) {
         const __m256i code =
             _mm256_cvtepu8_epi32(_mm_loadl_epi64(static_cast<const __m128i *>(eight_bytes)));
-        const __m256i quiet = _mm256_set1_epi32(0x00400000);
-        const __m256i bits = _mm256_max_epu32(_mm256_slli_epi32(code, 23), quiet);
         const __m256i nan = _mm256_cmpeq_epi32(code, _mm256_set1_epi32(255));
-        return _mm256_castsi256_ps(_mm256_or_si256(bits, _mm256_and_si256(nan, quiet)));
+        const __m256i quiet = _mm256_and_si256(nan, _mm256_set1_epi32(0x00400000));
+        return _mm256_or_ps(of_number(code), _mm256_castsi256_ps(quiet));
+    }
+    // 32 bytes; the factor is 1.
+    QK_INLINE static void to_f32(const void *from, float, __m256 (&to)[4]) {
+        const char *const bytes = static_cast<const char *>(from);
+        const __m256i all = _mm256_loadu_si256(static_cast<const __m256i *>(from));
+        const __m256i nan = _mm256_cmpeq_epi8(all, _mm256_set1_epi8(-1));
+        if (_mm256_movemask_epi8(nan) != 0) [[unlikely]] {
+            for (int i = 0; i < 4; ++i) to[i] = to_f32(bytes + 8 * i);
+            return;
+        }
+        QK_UNROLL
+        for (int i = 0; i < 4; ++i) {
+            const __m128i eight = _mm_loadl_epi64(reinterpret_cast<const __m128i *>(bytes + 8 * i));
+            to[i] = of_number(_mm256_cvtepu8_epi32(eight));
+        }
+    }
+
+  private:
+    QK_INLINE static __m256 of_number(__m256i code) {
+        const __m256i least = _mm256_set1_epi32(0x00400000);
+        return _mm256_castsi256_ps(_mm256_max_epu32(_mm256_slli_epi32(code, 23), least));
     }
 };
 
@@ -51,7 +130,13 @@ struct WidenNumbers {
         if (!is_plain(second, bias)) {
             return widen_gathering<WidenNumbers>(code, from, count, second, bias, to);
         }
-        for (int64_t i = 0; i < count; ++i) _mm256_storeu_ps(to[i], Number::to_f32(from + 8 * i));
+        int64_t i = 0;
+        for (; i + 4 <= count; i += 4) {
+            __m256 numbers[4];
+            Number::to_f32(from + 8 * i, Number::kUnit, numbers);
+            for (int j = 0; j < 4; ++j) _mm256_storeu_ps(to[i + j], numbers[j]);
+        }
+        for (; i < count; ++i) _mm256_storeu_ps(to[i], Number::to_f32(from + 8 * i));
         return count;
     }
 };
@@ -81,45 +166,86 @@ struct Avx2ByteNumbers : Avx2Halves {
     // LookUpBytes.
     static void look_up_floats(const NestedCode &code, const uint8_t *from, int64_t count,
                                float scale, float *to) {
-        code.e4m3 ? put_floats<true>(code.value, from, count, scale, to)
-                  : put_floats<false>(code.value, from, count, scale, to);
+        if (code.e4m3 && Avx2E4m3::multiplies(scale)) {
+            const int64_t whole = count / 32 * 32;
+            put_e4m3(from, whole, scale, to);
+            from += whole, to += whole, count -= whole;
+        }
+        put_floats(code.value, from, count, scale, to);
     }
     // LookUpHalves.
     static void look_up_halves(const NestedCode &code, const uint8_t *from, int64_t count,
                                float scale, bool is_f16, bool stream, char *to) {
-        code.e4m3 ? put_bytes<true>(code.value, from, count, scale, is_f16, stream, to)
-                  : put_bytes<false>(code.value, from, count, scale, is_f16, stream, to);
+        if (!code.e4m3 || !Avx2E4m3::multiplies(scale)) {
+            return put_bytes(code.value, from, count, scale, is_f16, stream, to);
+        }
+        if (is_f16) return put_e4m3_f16(from, count, scale, stream, to);
+        Avx2E4m3::has_halfway(scale) ? put_e4m3_bf16<true>(code, from, count, scale, stream, to)
+                                     : put_e4m3_bf16<false>(code, from, count, scale, stream, to);
     }
 
   private:
-    template <bool e4m3>
     QK_INLINE static __m256 eight_of(const float *table, const uint8_t *from, float scale) {
-        const __m256 numbers = e4m3 ? Avx2E4m3::to_f32(from) : look_up_bytes(table, from);
-        return _mm256_mul_ps(numbers, _mm256_set1_ps(scale));
+        return _mm256_mul_ps(look_up_bytes(table, from), _mm256_set1_ps(scale));
     }
-    template <bool e4m3>
     QK_NOINLINE static void put_floats(const float *table, const uint8_t *from, int64_t count,
                                        float scale, float *to) {
         int64_t i = 0;
         for (; i + 16 <= count; i += 16) {
-            const __m256 low = eight_of<e4m3>(table, from + i, scale);
-            const __m256 high = eight_of<e4m3>(table, from + i + 8, scale);
+            const __m256 low = eight_of(table, from + i, scale);
+            const __m256 high = eight_of(table, from + i + 8, scale);
             _mm256_storeu_ps(to + i, low);
             _mm256_storeu_ps(to + i + 8, high);
         }
         for (; i < count; ++i) to[i] = table[from[i]] * scale;
     }
-    template <bool e4m3>
     QK_NOINLINE static void put_bytes(const float *table, const uint8_t *from, int64_t count,
                                       float scale, bool is_f16, bool stream, char *to) {
         for (int64_t i = 0; i < count; i += 32, to += 64) {
             prefetch(from + i + 4096);
-            const __m256 a = eight_of<e4m3>(table, from + i, scale);
-            const __m256 b = eight_of<e4m3>(table, from + i + 8, scale);
-            const __m256 c = eight_of<e4m3>(table, from + i + 16, scale);
-            const __m256 d = eight_of<e4m3>(table, from + i + 24, scale);
+            const __m256 a = eight_of(table, from + i, scale);
+            const __m256 b = eight_of(table, from + i + 8, scale);
+            const __m256 c = eight_of(table, from + i + 16, scale);
+            const __m256 d = eight_of(table, from + i + 24, scale);
             is_f16 ? put_two(round_f16(a, b), round_f16(c, d), to, stream)
                    : put_bf16(a, b, c, d, to, stream);
+        }
+    }
+
+    // Of E4M3, a multiple of 32.
+    QK_NOINLINE static void put_e4m3(const uint8_t *from, int64_t count, float scale, float *to) {
+        for (int64_t i = 0; i < count; i += 32) {
+            __m256 numbers[4];
+            Avx2E4m3::to_f32(from + i, scale * Avx2E4m3::kUnit, numbers);
+            for (int j = 0; j < 4; ++j) _mm256_storeu_ps(to + i + 8 * j, numbers[j]);
+        }
+    }
+    QK_NOINLINE static void put_e4m3_f16(const uint8_t *from, int64_t count, float scale,
+                                         bool stream, char *to) {
+        for (int64_t i = 0; i < count; i += 32, to += 64) {
+            prefetch(from + i + 4096);
+            __m256 n[4];
+            Avx2E4m3::to_f32(from + i, scale * Avx2E4m3::kUnit, n);
+            put_two(round_f16(n[0], n[1]), round_f16(n[2], n[3]), to, stream);
+        }
+    }
+    template <bool halfway>
+    QK_NOINLINE static void put_e4m3_bf16(const NestedCode &code, const uint8_t *from,
+                                          int64_t count, float scale, bool stream, char *to) {
+        const __m256 unit = _mm256_set1_ps(scale * Avx2E4m3::kUnit);
+        for (int64_t i = 0; i < count; i += 32, to += 64) {
+            prefetch(from + i + 4096);
+            const __m256i codes = _mm256_loadu_si256(reinterpret_cast<const __m256i *>(from + i));
+            if (Avx2E4m3::has_nan(codes)) [[unlikely]] {
+                put_bytes(code.value, from + i, 32, scale, false, stream, to);
+                continue;
+            }
+            const Avx2E4m3::Halves halves = Avx2E4m3::to_halves(codes);
+            const __m256i low = join_bf16<halfway>(Avx2E4m3::first_eight(halves.even, unit),
+                                                   Avx2E4m3::first_eight(halves.odd, unit));
+            const __m256i high = join_bf16<halfway>(Avx2E4m3::last_eight(halves.even, unit),
+                                                    Avx2E4m3::last_eight(halves.odd, unit));
+            put_two(low, high, to, stream);
         }
     }
 };

@@ -4,6 +4,7 @@
 #include <stdint.h>
 
 #include "cpu/isa.hpp"
+#include "cpu/x86_avx2/halves.hpp"
 
 namespace qk::cpu {
 namespace {
@@ -46,34 +47,18 @@ struct Avx2Bytes {
         return _mm256_testz_si256(any, any) == 0;
     }
 
-    // Up where more than half is left, or half of an odd number.
-    QK_INLINE static __m256i round_to_even(__m256i even, __m256i odd) {
-        const __m256i upper = _mm256_blend_epi16(_mm256_srli_epi32(even, 16), odd, 0xaa);
-        const __m256i lower = _mm256_blend_epi16(even, _mm256_slli_epi32(odd, 16), 0xaa);
-        const __m256i more = _mm256_xor_si256(lower, _mm256_set1_epi16(int16_t(0x8000)));
-        const __m256i odd_number = _mm256_and_si256(upper, _mm256_set1_epi16(1));
-        const __m256i least = _mm256_sub_epi16(_mm256_setzero_si256(), odd_number);
-        const __m256i up = _mm256_cmpgt_epi16(more, least);
-        return _mm256_sub_epi16(upper, up);
-    }
-    QK_INLINE static __m256i round_by_half(__m256i even, __m256i odd) {
-        const __m256i half = _mm256_set1_epi32(0x8000);
-        return _mm256_blend_epi16(_mm256_srli_epi32(_mm256_add_epi32(even, half), 16),
-                                  _mm256_add_epi32(odd, half), 0xaa);
-    }
-
     // 16 codes.
     template <bool halfway>
     QK_INLINE static __m256i s8_to_bf16(const uint8_t *codes, __m256 shifted_scale) {
         const __m256i words =
             _mm256_cvtepi8_epi16(_mm_loadu_si128(reinterpret_cast<const __m128i *>(codes)));
         const auto times_scale = [&](__m256i shifted) QK_INLINE {
-            return _mm256_castps_si256(_mm256_mul_ps(_mm256_cvtepi32_ps(shifted), shifted_scale));
+            return _mm256_mul_ps(_mm256_cvtepi32_ps(shifted), shifted_scale);
         };
-        const __m256i even = times_scale(_mm256_slli_epi32(words, 16));
-        const __m256i odd =
+        const __m256 even = times_scale(_mm256_slli_epi32(words, 16));
+        const __m256 odd =
             times_scale(_mm256_and_si256(words, _mm256_set1_epi32(int32_t(0xffff0000))));
-        return halfway ? round_to_even(even, odd) : round_by_half(even, odd);
+        return Avx2Halves::join_bf16<halfway>(even, odd);
     }
 
     template <bool stream, bool halfway>

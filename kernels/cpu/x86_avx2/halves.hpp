@@ -58,6 +58,29 @@ struct Avx2Halves {
         put_two(round_bf16(a, b), round_bf16(c, d), to, stream);
     }
 
+    // Numbers of even and of odd columns, none a NaN, side by side. `halfway`: one may be halfway
+    // between two bf16 numbers, which takes it to the even one; else adding half is enough.
+    template <bool halfway>
+    QK_INLINE static __m256i join_bf16(__m256 of_even, __m256 of_odd) {
+        const __m256i even = _mm256_castps_si256(of_even), odd = _mm256_castps_si256(of_odd);
+        return halfway ? round_to_even(even, odd) : round_by_half(even, odd);
+    }
+    // Up where more than half is left, or half of an odd number.
+    QK_INLINE static __m256i round_to_even(__m256i even, __m256i odd) {
+        const __m256i upper = _mm256_blend_epi16(_mm256_srli_epi32(even, 16), odd, 0xaa);
+        const __m256i lower = _mm256_blend_epi16(even, _mm256_slli_epi32(odd, 16), 0xaa);
+        const __m256i more = _mm256_xor_si256(lower, _mm256_set1_epi16(int16_t(0x8000)));
+        const __m256i odd_number = _mm256_and_si256(upper, _mm256_set1_epi16(1));
+        const __m256i least = _mm256_sub_epi16(_mm256_setzero_si256(), odd_number);
+        const __m256i up = _mm256_cmpgt_epi16(more, least);
+        return _mm256_sub_epi16(upper, up);
+    }
+    QK_INLINE static __m256i round_by_half(__m256i even, __m256i odd) {
+        const __m256i half = _mm256_set1_epi32(0x8000);
+        return _mm256_blend_epi16(_mm256_srli_epi32(_mm256_add_epi32(even, half), 16),
+                                  _mm256_add_epi32(odd, half), 0xaa);
+    }
+
     struct HalfTable {  // 16 16-bit values as low and high bytes, twice: for either half
         __m256i low, high;
     };
