@@ -66,6 +66,11 @@ struct Avx2Quantizer : PlainQuantizer<Avx2> {
         return _mm_cvtss_f32(join(four, _mm_movehdup_ps(four)));
     }
 
+    // Bytes that two packs have left.
+    QK_INLINE static __m256i in_order(__m256i bytes) {
+        return _mm256_permutevar8x32_epi32(bytes, _mm256_setr_epi32(0, 4, 1, 5, 2, 6, 3, 7));
+    }
+
     // See PlainQuantizer. Ranks are counted down from 0, which a comparison's -1 does by itself; a
     // permute takes the lower three bits of such a number as well.
     static void rank(const float *thresholds, const uint8_t *code, const float *s, int64_t count,
@@ -100,9 +105,7 @@ struct Avx2Quantizer : PlainQuantizer<Avx2> {
             for (int i = 0; i < 4; ++i) r[i] = minus_rank(_mm256_loadu_ps(s + 8 * i));
             const __m256i bytes =
                 _mm256_packs_epi16(_mm256_packs_epi32(r[0], r[1]), _mm256_packs_epi32(r[2], r[3]));
-            const __m256i in_order =
-                _mm256_permutevar8x32_epi32(bytes, _mm256_setr_epi32(0, 4, 1, 5, 2, 6, 3, 7));
-            const __m256i index = _mm256_and_si256(in_order, _mm256_set1_epi8(15));
+            const __m256i index = _mm256_and_si256(in_order(bytes), _mm256_set1_epi8(15));
             _mm256_storeu_si256(reinterpret_cast<__m256i *>(codes),
                                 _mm256_shuffle_epi8(order_, index));
         }
@@ -127,8 +130,35 @@ struct Avx2Quantizer : PlainQuantizer<Avx2> {
         __m256i order_;
     };
 
-    // See Avx512Quantizer.
+    // See Avx512Quantizer. 32 numbers at a time where none is a NaN: packs clamp them.
     static void round_u4(const float *x, int64_t count, float divisor, int zero, uint8_t *codes) {
+        const __m256 by = _mm256_set1_ps(divisor), most = _mm256_set1_ps(32);
+        const __m256i offset = _mm256_set1_epi16(int16_t(zero >= 0 ? zero : 8));
+        int64_t i = 0;
+        for (; i + 32 <= count; i += 32) {
+            __m256 value[4];
+            QK_UNROLL
+            for (int j = 0; j < 4; ++j)
+                value[j] = _mm256_div_ps(_mm256_loadu_ps(x + i + 8 * j), by);
+            if (Avx2::has_nan(value[0], value[1], value[2], value[3])) [[unlikely]] {
+                round_eights(x + i, 32, divisor, zero, codes + i);
+                continue;
+            }
+            // What is below every integer becomes the smallest.
+            const auto words = [&](int j) QK_INLINE {
+                const __m256i low = _mm256_cvtps_epi32(_mm256_min_ps(value[j], most));
+                const __m256i high = _mm256_cvtps_epi32(_mm256_min_ps(value[j + 1], most));
+                return _mm256_adds_epi16(_mm256_packs_epi32(low, high), offset);
+            };
+            const __m256i first = words(0);
+            const __m256i bytes = _mm256_packus_epi16(first, words(2));
+            _mm256_storeu_si256(reinterpret_cast<__m256i *>(codes + i),
+                                _mm256_min_epu8(in_order(bytes), _mm256_set1_epi8(15)));
+        }
+        if (i < count) round_eights(x + i, count - i, divisor, zero, codes + i);
+    }
+    static void round_eights(const float *x, int64_t count, float divisor, int zero,
+                             uint8_t *codes) {
         const __m256 by = _mm256_set1_ps(divisor), most = _mm256_set1_ps(32);
         const __m256i offset = _mm256_set1_epi32(zero >= 0 ? zero : 8);
         const __m256i of_nan = _mm256_set1_epi32(zero >= 0 ? 0 : 8);
