@@ -80,12 +80,12 @@ class Int8Rows {
             if constexpr (kLowered) {
                 const char *const lows = minima + at * minima_.group_bytes();
                 fetch_ahead(lows, kBlocks * minima_.group_bytes());
-                lower(x[i], lows, group + at, groups - at, &sums.low);
+                sums.low = lower(x[i], lows, group + at, groups - at, sums.low);
             }
             int64_t pitch = 64;
             if constexpr (kInt8AsStored<Isa>) pitch = find_stored(row_block, i, &codes);
-            add(codes, pitch, x[i], of_chunk, zeros == nullptr ? zeros : zeros + at * 4, group + at,
-                groups - at, &sums.acc);
+            sums.acc = add(codes, pitch, x[i], of_chunk, zeros == nullptr ? zeros : zeros + at * 4,
+                           group + at, groups - at, sums.acc);
             if (kBlocks > 1) at += kBlocks;
         }
         return sums;
@@ -108,9 +108,10 @@ class Int8Rows {
 
     // `blocks`: those that have a column; past them there are neither scales nor zeros.
     // `pitch`: bytes from row to row, where codes are as stored.
-    QK_INLINE void add(const uint8_t *codes, int64_t pitch, const typename Isa::XChunk &x,
-                       const char *scales, const uint8_t *zeros, int64_t group, int64_t blocks,
-                       typename Isa::Floats8 *acc) const {
+    QK_INLINE typename Isa::Floats8 add(const uint8_t *codes, int64_t pitch,
+                                        const typename Isa::XChunk &x, const char *scales,
+                                        const uint8_t *zeros, int64_t group, int64_t blocks,
+                                        typename Isa::Floats8 acc) const {
         typename Isa::Sums8 dots[kBlocks];
         if constexpr (kInt8AsStored<Isa>) {
             dots_.run_stored(codes, pitch, x, dots);
@@ -119,25 +120,39 @@ class Int8Rows {
         }
         typename Isa::Floats8 scale[kBlocks];
         scales_.widen(scales, group, blocks, scale);
-        QK_UNROLL
-        for (int b = 0; b < kBlocks; ++b) {
-            if (b >= blocks) return;
+        const auto fold = [&](int b) QK_INLINE {
             const typename Isa::Sums8 zero =
                 zeros == nullptr ? Isa::splat_sums8(8) : Isa::load_zeros8(zeros + 4 * b);
             const typename Isa::Sums8 sums =
                 kind == Int8Codes::kZeros ? Isa::take_zeros(dots[b], zero, x.sum[b]) : dots[b];
-            *acc = Isa::fold8(sums, x.scale[b], scale[b], *acc);
-        }
+            acc = Isa::fold8(sums, x.scale[b], scale[b], acc);
+        };
+        for_each_block(blocks, fold);
+        return acc;
     }
 
-    QK_INLINE void lower(const typename Isa::XChunk &x, const char *minima, int64_t group,
-                         int64_t blocks, typename Isa::Floats8 *low) const {
+    QK_INLINE typename Isa::Floats8 lower(const typename Isa::XChunk &x, const char *minima,
+                                          int64_t group, int64_t blocks,
+                                          typename Isa::Floats8 low) const {
         typename Isa::Floats8 minimum[kBlocks];
         minima_.widen(minima, group, blocks, minimum);
+        for_each_block(blocks, [&](int b) QK_INLINE {
+            low = Isa::fma8(minimum[b], x.scale[b] * float(x.sum[b]), low);
+        });
+        return low;
+    }
+
+    // Straight through where all are there: a sum that every block may leave with stays in memory.
+    template <class Fold>
+    QK_INLINE static void for_each_block(int64_t blocks, const Fold &fold) {
+        if (blocks >= kBlocks) [[likely]] {
+            QK_UNROLL
+            for (int b = 0; b < kBlocks; ++b) fold(b);
+            return;
+        }
         QK_UNROLL
         for (int b = 0; b < kBlocks; ++b) {
-            if (b >= blocks) return;
-            *low = Isa::fma8(minimum[b], x.scale[b] * float(x.sum[b]), *low);
+            if (b < blocks) fold(b);
         }
     }
 

@@ -13,15 +13,16 @@
 // runs anywhere; so complements instead of signs, and blends and unpacks where they will do.
 #pragma once
 #include "cpu/int8/x.hpp"
-#include "cpu/int8/ymm.hpp"
+#include "cpu/x86_avx2/int8_folds.hpp"
+#include "cpu/x86_avx2/int8_scales.hpp"
 #include "cpu/x86_avx2/isa.hpp"
 
 namespace qk::cpu {
 namespace {
 
-struct Avx2Dots : Avx2, YmmSums {
+struct Avx2Dots : Avx2, YmmFolds {
     template <int kBlocks>
-    using Scales = PanelScales<Avx2Dots, kBlocks>;
+    using Scales = YmmScales<Avx2Dots, kBlocks>;
 
     struct alignas(32) XChunk : PlainChunk {
         int32_t below[8];  // what a block's negative integers come to, without the sign
@@ -94,105 +95,6 @@ struct Avx2Dots : Avx2, YmmSums {
         }
     }
 
-    template <int order>
-    static __m256i shuffle_dwords(__m256i a, __m256i b) {
-        return _mm256_castps_si256(
-            _mm256_shuffle_ps(_mm256_castsi256_ps(a), _mm256_castsi256_ps(b), order));
-    }
-    // [a0 + a1, a2 + a3, b0 + b1, b2 + b3] in both halves.
-    static __m256i add_neighbours(__m256i a, __m256i b) {
-        return _mm256_add_epi32(shuffle_dwords<0x88>(a, b), shuffle_dwords<0xdd>(a, b));
-    }
-    // The sum of a's halves, then of b's.
-    static __m256i add_halves(__m256i a, __m256i b) {
-        return _mm256_add_epi32(_mm256_blend_epi32(a, b, 0xf0),
-                                _mm256_permute2x128_si256(a, b, 0x21));
-    }
-
-    template <class Row>
-    QK_INLINE static __m256i add_two(const Row &row, int i) {
-        const __m256i first = row(i);
-        return add_neighbours(first, row(i + 1));
-    }
-
-    // Of rows i .. i + 3, `row(i)` each: sums of four partial ones, in either half of a vector.
-    // Rows go two by two, so that few of them wait in registers.
-    template <class Row>
-    QK_INLINE static __m256i fold_four(const Row &row, int i) {
-        const __m256i low = add_two(row, i);
-        return add_neighbours(low, add_two(row, i + 2));
-    }
-    // Sums of 8 rows out of 8 partial ones a row.
-    template <class Row>
-    QK_INLINE static void fold_rows_1(const Row &row, Sums8 *to) {
-        const __m256i low = fold_four(row, 0);
-        to->v = add_halves(low, fold_four(row, 4));
-    }
-    // The halves of a vector are two blocks.
-    template <class Row>
-    QK_INLINE static void fold_rows_of_halves(const Row &row, Sums8 *to) {
-        const __m256i low = fold_four(row, 0), high = fold_four(row, 4);
-        to[0].v = _mm256_permute2x128_si256(low, high, 0x20);
-        to[1].v = _mm256_permute2x128_si256(low, high, 0x31);
-    }
-    // Even dwords are block 0, odd ones block 1.
-    struct Blocks {
-        __m256i even, odd;
-    };
-    // Of rows i .. i + 3, `row(i)` each.
-    template <class Row>
-    QK_INLINE static Blocks fold_four_apart(const Row &row, int i) {
-        const auto two = [&](int j) QK_INLINE {  // [a0, a1, b0, b1]
-            const __m256i a = row(j), b = row(j + 1);
-            return _mm256_add_epi32(_mm256_unpacklo_epi64(a, b), _mm256_unpackhi_epi64(a, b));
-        };
-        const __m256i low = two(i), high = two(i + 2);
-        return {shuffle_dwords<0x88>(low, high), shuffle_dwords<0xdd>(low, high)};
-    }
-    template <class Row>
-    QK_INLINE static void fold_rows_2(const Row &row, Sums8 *to) {
-        const Blocks low = fold_four_apart(row, 0), high = fold_four_apart(row, 4);
-        to[0].v = add_halves(low.even, high.even);
-        to[1].v = add_halves(low.odd, high.odd);
-    }
-    // Even dwords are blocks 0 and 1, one in either half, odd ones 2 and 3.
-    template <class Row>
-    QK_INLINE static void fold_rows_of_quarters(const Row &row, Sums8 *to) {
-        const Blocks low = fold_four_apart(row, 0), high = fold_four_apart(row, 4);
-        to[0].v = _mm256_permute2x128_si256(low.even, high.even, 0x20);
-        to[1].v = _mm256_permute2x128_si256(low.even, high.even, 0x31);
-        to[2].v = _mm256_permute2x128_si256(low.odd, high.odd, 0x20);
-        to[3].v = _mm256_permute2x128_si256(low.odd, high.odd, 0x31);
-    }
-    struct Quads {
-        __m256i v[4];
-    };
-    // Of rows i .. i + 3: 4 x 4 dwords transposed, twice.
-    template <class Row>
-    QK_INLINE static Quads transpose_four(const Row &row, int i) {
-        const __m256i a = row(i), b = row(i + 1), c = row(i + 2), d = row(i + 3);
-        const __m256i ab = _mm256_unpacklo_epi32(a, b), ab_high = _mm256_unpackhi_epi32(a, b);
-        const __m256i cd = _mm256_unpacklo_epi32(c, d), cd_high = _mm256_unpackhi_epi32(c, d);
-        return {{_mm256_unpacklo_epi64(ab, cd), _mm256_unpackhi_epi64(ab, cd),
-                 _mm256_unpacklo_epi64(ab_high, cd_high), _mm256_unpackhi_epi64(ab_high, cd_high)}};
-    }
-    // Dwords of a row are blocks 0, 1, 4, 5, then 2, 3, 6, 7.
-    template <class Row>
-    QK_INLINE static void fold_rows_8(const Row &row, Sums8 *to) {
-        const Quads low = transpose_four(row, 0), high = transpose_four(row, 4);
-        for (int i = 0; i < 4; ++i) {
-            const int block = i + i / 2 * 2;
-            to[block].v = _mm256_permute2x128_si256(low.v[i], high.v[i], 0x20);
-            to[block + 2].v = _mm256_permute2x128_si256(low.v[i], high.v[i], 0x31);
-        }
-    }
-    // Dword b of both halves is block b: to[b * stride].
-    template <class Row>
-    QK_INLINE static void fold_rows_4(const Row &row, Sums8 *to, int stride) {
-        const Quads low = transpose_four(row, 0), high = transpose_four(row, 4);
-        for (int b = 0; b < 4; ++b) to[b * stride].v = add_halves(low.v[b], high.v[b]);
-    }
-
     // 64 bytes of a row of codes, grouped.
     template <int kBlocks>
     QK_INLINE static Bytes load_codes(const uint8_t *codes) {
@@ -222,15 +124,27 @@ struct Avx2Dots : Avx2, YmmSums {
     QK_INLINE static void fold_chunk(const Factors &factors, const uint8_t *codes,
                                      Sums8 (&to)[kBlocks]) {
         if constexpr (kBlocks == 8) {  // low nibbles are the even blocks
-            __m256i d[8], e[8];
-            for (int i = 0; i < 8; ++i) factors.add_apart(codes + 64 * i, d[i], e[i]);
-            fold_rows_4([&](int i) { return d[i]; }, to, 2);
-            fold_rows_4([&](int i) { return e[i]; }, to + 1, 2);
+            __m256i low[4], high[4];   // of rows i and i + 4, one in either half
+            QK_UNROLL
+            for (int i = 0; i < 4; ++i) {
+                __m256i l[2], h[2];
+                factors.add_apart(codes + 64 * i, l[0], h[0]);
+                factors.add_apart(codes + 64 * (i + 4), l[1], h[1]);
+                low[i] = Factors::join(l[0], l[1]);
+                high[i] = Factors::join(h[0], h[1]);
+            }
+            const Quads even = transpose_four([&](int i) QK_INLINE { return low[i]; }, 0);
+            const Quads odd = transpose_four([&](int i) QK_INLINE { return high[i]; }, 0);
+            QK_UNROLL
+            for (int b = 0; b < 4; ++b) {
+                to[2 * b].v = Factors::end(even.v[b]);
+                to[2 * b + 1].v = Factors::end(odd.v[b]);
+            }
         } else {
             const auto row = [&](int i) QK_INLINE { return factors.add_all(codes + 64 * i); };
             if constexpr (kBlocks == 1) fold_rows_1(row, to);
             if constexpr (kBlocks == 2) fold_rows_2(row, to);
-            if constexpr (kBlocks == 4) fold_rows_4(row, to, 1);
+            if constexpr (kBlocks == 4) fold_rows_4(row, to);
         }
     }
 
@@ -278,6 +192,19 @@ struct Avx2Dots : Avx2, YmmSums {
         }
     };
 
+    // Takes 2^log2 times a block's integers off its sums. Multiplied for all blocks at once.
+    template <int log2, int kBlocks>
+    QK_INLINE static void take_offset(const int32_t (&of_x)[8], Sums8 (&from)[kBlocks]) {
+        alignas(32) int32_t offset[8];
+        _mm256_store_si256(reinterpret_cast<__m256i *>(offset),
+                           _mm256_slli_epi32(load_256(of_x), log2));
+        asm("" : "+m"(offset));  // or each would be a permute, and ports for those are few
+        QK_UNROLL
+        for (int b = 0; b < kBlocks; ++b) {
+            from[b].v = _mm256_sub_epi32(from[b].v, _mm256_set1_epi32(offset[b]));
+        }
+    }
+
     enum class Int8Factors { kCodes, kSmall, kWide };
 
     // `stored`: rows of nibbles in sequence, not packed chunks.
@@ -295,11 +222,10 @@ struct Avx2Dots : Avx2, YmmSums {
             if (!table) return fold<Int8Factors::kCodes>(codes, pitch, x, to);
             if (entries_.small) {
                 fold<Int8Factors::kSmall>(codes, pitch, x, to);
+                take_offset<4>(x.sum, to);
+                if (entries_.shift == 0) return;
                 const __m128i shift = _mm_cvtsi32_si128(entries_.shift);
-                for (int b = 0; b < kBlocks; ++b) {
-                    const __m256i offset = _mm256_slli_epi32(_mm256_set1_epi32(x.sum[b]), 4);
-                    to[b].v = _mm256_sll_epi32(_mm256_sub_epi32(to[b].v, offset), shift);
-                }
+                for (Sums8 &sums : to) sums.v = _mm256_sll_epi32(sums.v, shift);
             } else {
                 fold<Int8Factors::kWide>(codes, pitch, x, to);
                 for (int b = 0; b < kBlocks; ++b) {
@@ -339,10 +265,19 @@ struct Avx2Dots : Avx2, YmmSums {
                 asm volatile("" : : "r"(negative) : "memory");
             }
 
+            // Low and high nibbles by themselves, of which join() adds up the halves of two rows.
+            // Small ones stay words until end(), as 8 products fit.
             QK_INLINE void add_apart(const uint8_t *codes, __m256i &low, __m256i &high) const {
                 const Products p = products(codes);
-                low = add(p.low[0], p.low[1]);
-                high = add(p.high[0], p.high[1]);
+                constexpr bool wide = kind == Int8Factors::kWide;
+                low = wide ? add(p.low[0], p.low[1]) : _mm256_add_epi16(p.low[0], p.low[1]);
+                high = wide ? add(p.high[0], p.high[1]) : _mm256_add_epi16(p.high[0], p.high[1]);
+            }
+            static __m256i join(__m256i a, __m256i b) {
+                return kind == Int8Factors::kWide ? add_halves(a, b) : add_halves_of_words(a, b);
+            }
+            static __m256i end(__m256i sums) {
+                return kind == Int8Factors::kWide ? sums : widen(sums);
             }
             // Both nibbles, of the first and of the last 32 bytes.
             QK_INLINE void add_bytes_apart(const uint8_t *codes, __m256i &first,

@@ -25,7 +25,7 @@ struct DotProducts : FoursOfColumns {
 struct AvxVnniDots : Avx2Dots {
     struct alignas(32) XChunk : PlainChunk {};
     template <int kBlocks>
-    using Scales = PanelScales<AvxVnniDots, kBlocks>;
+    using Scales = YmmScales<AvxVnniDots, kBlocks>;
 
     static void quantize_chunk(const float *x, int64_t blocks, float unit, XChunk *to) {
         quantize_in_groups(x, blocks, unit, to);
@@ -56,10 +56,8 @@ struct AvxVnniDots : Avx2Dots {
         QK_INLINE void run(const uint8_t *codes, const XChunk &x, Sums8 (&to)[kBlocks]) const {
             fold_chunk(Factors{x, entries_.table}, codes, to);
             if (!table) return;
-            for (int b = 0; b < kBlocks; ++b) {
-                const __m256i sum = _mm256_set1_epi32(x.sum[b]);
-                to[b].v = _mm256_sub_epi32(to[b].v, _mm256_slli_epi32(sum, 7));  // kZeroOfBytes
-            }
+            static_assert(kZeroOfBytes == 1 << 7);
+            take_offset<7>(x.sum, to);
         }
 
       private:
@@ -76,6 +74,8 @@ struct AvxVnniDots : Avx2Dots {
                     add_dots(high, entry(shifted), load_256(x.high + 32 * half));
                 }
             }
+            static __m256i join(__m256i a, __m256i b) { return add_halves(a, b); }
+            static __m256i end(__m256i sums) { return sums; }
             QK_INLINE __m256i add_all(const uint8_t *codes) const {
                 __m256i low, high;
                 add_apart(codes, low, high);
