@@ -5,6 +5,7 @@
 #include "cpu/int8/x.hpp"
 #include "cpu/kernels.hpp"
 #include "cpu/linear/decode.hpp"
+#include "cpu/shared/integer_scales.hpp"
 
 namespace qk::cpu {
 namespace {
@@ -27,11 +28,10 @@ template <class Isa, int kBlocks>
 class Int8RowsOfBytes {
   public:
     Int8RowsOfBytes(const LinearArgs &args, const typename Isa::XChunk *x)
-        : args_(args), x_(x), chunks_(chunk_count(args.w.geometry)), scales_(args.w),
-          lowered_(has_minimum(args.w)),
-          minima_(args.w, lowered_ ? args.w.minimum : args.w.scale, {}) {
+        : args_(args), x_(x), chunks_(chunk_count(args.w.geometry)), scales_(args.w, args.w.scale),
+          lowered_(has_minimum(args.w)), minima_(args.w, minima_or_scales(args.w)) {
         const Geometry &s = args.w.geometry;
-        panel_ = s.group_size >= s.k ? s.k : ScaleBlock<Isa>::kMost * s.group_size;
+        panel_ = s.group_size >= s.k ? s.k : Groups::kMost * s.group_size;
     }
 
     // The last block starts early enough to be whole.
@@ -70,6 +70,30 @@ class Int8RowsOfBytes {
         int64_t groups;
         const char *scales, *minima;  // f32 [group][row]
     };
+
+    // Scales of 8 rows or their minima.
+    class Groups {
+      public:
+        static constexpr int64_t kMost = ScaleBlock<Isa>::kMost;
+
+        Groups(const Weight &w, const ScalePlane &plane)
+            : any_(w, plane, {}), integers_(w, plane) {}
+
+        // Groups first .. first + count as f32 [group][row].
+        const char *load(int64_t row, int64_t first, int64_t count) {
+            if (!integers_.takes(row, first, count)) return any_.load(row, first, count);
+            integers_.template load<Isa>(row, first, count, scales_);
+            return reinterpret_cast<const char *>(scales_);
+        }
+
+      private:
+        ScaleBlock<Isa> any_;
+        IntegerScales integers_;
+        float scales_[kMost][8];
+    };
+    static const ScalePlane &minima_or_scales(const Weight &w) {
+        return has_minimum(w) ? w.minimum : w.scale;
+    }
 
     Panel load(int64_t row, int64_t first) {
         const Geometry &s = args_.w.geometry;
@@ -130,9 +154,9 @@ class Int8RowsOfBytes {
     const typename Isa::XChunk *const x_;
     const int64_t chunks_;
     int64_t panel_;  // columns whose scales are read at once
-    ScaleBlock<Isa> scales_;
+    Groups scales_;
     const bool lowered_;
-    ScaleBlock<Isa> minima_;  // the scales where there are none
+    Groups minima_;  // the scales where there are none
     uint8_t last_[8][128] = {};
 };
 
