@@ -18,6 +18,7 @@ class GroupScales {
         code_ = panel_.code_of_all(&factor_);
         const bool packed = w.layout->id == kLayoutRows8;
         if (!packed) code_ = nullptr;
+        e4m3_ = code_ != nullptr && code_->e4m3 && !(__builtin_fabsf(factor_) > 0x1p100f);
         if (packed) shift_ = panel_.second_shift();
         in_place_ = packed && (code_ != nullptr || shift_ >= 0 || !has_coded_scales(plane));
         format_ = in_place_ ? plane.format->id : QK_FORMAT_F32;
@@ -43,8 +44,30 @@ class GroupScales {
         QK_UNROLL
         for (int i = 0; i < kGroups / 2; ++i) to[i] = widen_floats(from + 16 * i * bytes_);
     }
+    // Of a chunk of which `there` groups are; past them anything.
+    QK_INLINE void widen(const char *from, int64_t group, int64_t there,
+                         __m512 (&to)[kGroups / 2]) const {
+        there >= kGroups ? widen(from, group, to) : widen_some(from, group, there, to);
+    }
+
+    // Whether a chunk's scales are E4M3's with neither a sign nor a NaN, as checkpoints have them.
+    // Shifted up by 7 each is an f16, 256 times smaller: times factor_of_halves() it is the scale.
+    QK_INLINE bool are_halves(const char *from) const {
+        if (!e4m3_) return false;
+        const __m512i codes = _mm512_maskz_loadu_epi8(kThere, from);
+        return _mm512_cmpge_epu8_mask(codes, _mm512_set1_epi8(0x7f)) == 0;
+    }
+    float factor_of_halves() const { return factor_ * 256; }
 
   private:
+    static constexpr __mmask64 kThere = ~__mmask64(0) >> (64 - 8 * kGroups);  // codes of a chunk
+
+    QK_NOINLINE void widen_some(const char *from, int64_t group, int64_t there,
+                                __m512 (&to)[kGroups / 2]) const {
+        alignas(64) char some[kGroups * 32] = {};
+        memcpy(some, from, size_t(there * group_bytes()));
+        widen(some, group, to);
+    }
     // Two groups of 8 rows.
     QK_INLINE __m512 widen_floats(const char *from) const {
         const auto halves = [=] {
@@ -68,16 +91,23 @@ class GroupScales {
         }
     }
     QK_INLINE void widen_codes(const char *from, __m512 (&to)[kGroups / 2]) const {
+        if (are_halves(from)) {
+            for (int i = 0; i < kGroups / 2; ++i) {
+                const __m128i codes = _mm_loadu_si128(reinterpret_cast<const __m128i *>(from) + i);
+                const __m256i halves = _mm256_slli_epi16(_mm256_cvtepu8_epi16(codes), 7);
+                to[i] = _mm512_mul_ps(_mm512_cvtph_ps(halves), _mm512_set1_ps(factor_of_halves()));
+            }
+            return;
+        }
         if (code_->exponents) {
             for (int i = 0; i < kGroups / 2; ++i) {
                 to[i] = _mm512_castsi512_ps(exponents_to_bits(
                     _mm_loadu_si128(reinterpret_cast<const __m128i *>(from + 16 * i))));
             }
         } else {
-            constexpr __mmask64 there = ~__mmask64(0) >> (64 - 8 * kGroups);
             Plane planes[4];
             for (int p = 0; p < 4; ++p) planes[p] = load_plane(code_->plane[p]);
-            look_up_64(planes, _mm512_maskz_loadu_epi8(there, from),
+            look_up_64(planes, _mm512_maskz_loadu_epi8(kThere, from),
                        [&](__m512i bits, int quarter) {
                 if (quarter < kGroups / 2) to[quarter] = _mm512_castsi512_ps(bits);
             });
@@ -94,6 +124,7 @@ class GroupScales {
     alignas(64) float second_[ScalePanel<Avx512>::kMostSecond][16];
     const NestedCode *code_;  // of scales decoded in place, times one factor
     float factor_ = 1;
+    bool e4m3_;  // that code, and 256 times its factor is a number
     bool in_place_;
     qk_format format_;
     int64_t bytes_;  // of a scale

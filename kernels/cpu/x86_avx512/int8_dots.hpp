@@ -220,24 +220,12 @@ class Int8GroupScales : public GroupScales<kBlocks> {
     QK_INLINE void widen(const char *from, int64_t group, int64_t there,
                          YmmSums::Floats8 (&to)[kBlocks]) const {
         __m512 pairs[kBlocks / 2];
-        if (there >= kBlocks) {
-            GroupScales<kBlocks>::widen(from, group, pairs);
-        } else {
-            widen_some(from, group, there, pairs);
-        }
+        GroupScales<kBlocks>::widen(from, group, there, pairs);
         QK_UNROLL
         for (int b = 0; b < kBlocks; ++b) {
             to[b].v = b % 2 == 0 ? _mm512_castps512_ps256(pairs[b / 2])
                                  : _mm512_extractf32x8_ps(pairs[b / 2], 1);
         }
-    }
-
-  private:
-    QK_NOINLINE void widen_some(const char *from, int64_t group, int64_t there,
-                                __m512 (&to)[kBlocks / 2]) const {
-        alignas(64) char some[kBlocks * 32] = {};
-        memcpy(some, from, size_t(there * this->group_bytes()));
-        GroupScales<kBlocks>::widen(some, group, to);
     }
 };
 

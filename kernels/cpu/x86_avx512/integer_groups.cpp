@@ -45,6 +45,24 @@ class LanesOfRows {
         }
     }
 
+    // The same of eight groups' scales that are halves (GroupScales::are_halves), times two
+    // factors.
+    QK_INLINE void store_halves(const char *from, float first, float second, float (*to)[8]) const {
+        const __m512i codes = _mm512_loadu_si512(from);
+        QK_UNROLL
+        for (int four = 0; four < 2; ++four) {  // rows
+            const __m512i bytes =
+                _mm512_maskz_permutexvar_epi8(0xaaaaaaaaaaaaaaaa, kRows[four].load(), codes);
+            const __m512i halves = _mm512_srli_epi16(bytes, 1);
+            const auto put = [&](__m256i of_two, int row) QK_INLINE {
+                const __m512 scale = _mm512_mul_ps(_mm512_cvtph_ps(of_two), _mm512_set1_ps(first));
+                _mm512_store_ps(to[row], _mm512_mul_ps(scale, _mm512_set1_ps(second)));
+            };
+            put(_mm512_castsi512_si256(halves), 4 * four);
+            put(_mm512_extracti64x4_epi64(halves, 1), 4 * four + 2);
+        }
+    }
+
   private:
     // Of rows 2 * pair and 2 * pair + 1; where there are 8 groups, four each out of kFours.
     static constexpr int place(int pair, int lane) {
@@ -60,6 +78,10 @@ class LanesOfRows {
     static constexpr Index<int32_t, 16> kFours[2] = {
         Index<int32_t, 16>([](int lane) { return lane % 4 * 8 + lane / 4; }),
         Index<int32_t, 16>([](int lane) { return lane % 4 * 8 + lane / 4 + 4; })};
+    // Bytes [group][8 rows] to the upper ones of words, 8 groups a row.
+    static constexpr Index<uint8_t, 64> kRows[2] = {
+        Index<uint8_t, 64>([](int at) { return at / 2 % 8 * 8 + at / 16; }),
+        Index<uint8_t, 64>([](int at) { return at / 2 % 8 * 8 + at / 16 + 4; })};
     static __m512i pair_index(int pair) { return kPairs[pair].load(); }
 };
 
@@ -131,6 +153,9 @@ class GroupRowBlocks {
 
     QK_INLINE void prepare(const LanesOfRows<kGroups> &lanes, const char *scales, int64_t group,
                            const uint8_t *zeros, float unit, Factors *to) const {
+        if (kGroups == 8 && kind != CodeKind::kZeros && scales_.are_halves(scales)) {
+            return lanes.store_halves(scales, scales_.factor_of_halves(), unit, to->scale);
+        }
         __m512 scale[kGroups / 2], zero[kGroups / 2];
         scales_.widen(scales, group, scale);
         QK_UNROLL
