@@ -14,9 +14,6 @@ struct Avx512Int8X : Avx512, YmmSums {
         int8_t low[64], high[64];  // for the low and the high nibbles
         float scale[8];            // a block; the unit of entries is in it
         int32_t sum[8];            // of a block's integers
-        // Sums of table entries start here: -kZeroOfBytes times x, a lane each. Groups of 16 have
-        // one for the low and one for the high nibbles, others both in the first.
-        int32_t offset[2][16];
     };
 
     struct XBytes {  // columns 0..63 and 64..127 after two packs: see place()
@@ -141,13 +138,6 @@ struct Avx512Int8X : Avx512, YmmSums {
         }
         _mm512_storeu_si512(to->low, low);
         _mm512_storeu_si512(to->high, high);
-        const __m512i zero = _mm512_setzero_si512();
-        const __m512i unsigned_offset = _mm512_set1_epi8(char(kZeroOfBytes));
-        __m512i first = zero, second = zero;
-        add_dots(first, unsigned_offset, low);
-        add_dots(blocks == 8 ? second : first, unsigned_offset, high);
-        _mm512_storeu_si512(to->offset[0], _mm512_sub_epi32(zero, first));
-        _mm512_storeu_si512(to->offset[1], _mm512_sub_epi32(zero, second));
     }
 
     // In place: GCC 12 copies the sum before and after its intrinsic.
@@ -272,10 +262,17 @@ struct Avx512Dots : Avx512Int8X {
         template <bool paged>
         QK_INLINE void run_as(const uint8_t *codes, const XChunk &x, Sums8 (&to)[kBlocks]) const {
             __m512i low = _mm512_loadu_si512(x.low), high = _mm512_loadu_si512(x.high);
+            asm volatile("" : "+v"(low), "+v"(high));
+            // Entries of tables are kZeroOfBytes above themselves. Groups of 16 have a sum for the
+            // low and one for the high nibbles.
             __m512i start = _mm512_setzero_si512(), other = start;
-            if (table)
-                start = _mm512_loadu_si512(x.offset[0]), other = _mm512_loadu_si512(x.offset[1]);
-            asm volatile("" : "+v"(low), "+v"(high), "+v"(start), "+v"(other));
+            if (table) {
+                const __m512i zero = start, above = _mm512_set1_epi8(char(kZeroOfBytes));
+                add_dots(start, above, low);
+                add_dots(kBlocks == 8 ? other : start, above, high);
+                start = _mm512_sub_epi32(zero, start);
+                other = _mm512_sub_epi32(zero, other);
+            }
             __m512i d[8], e[8];
             _Pragma("GCC unroll 8") for (int row = 0; row < 8; ++row) {
                 fetch_line<paged, kInt8Ahead<paged>>(codes + 64 * row);
