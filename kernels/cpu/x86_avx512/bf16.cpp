@@ -10,6 +10,7 @@
 #include "cpu/kernels.hpp"
 #include "cpu/linear/select.hpp"
 #include "cpu/shared/panel.hpp"
+#include "cpu/x86_avx512/exponents.hpp"
 #include "cpu/x86_avx512/isa.hpp"
 
 namespace qk::cpu {
@@ -76,6 +77,99 @@ struct Sums {
     __m256 zeros;  // what the zeros take off, a row each
 };
 
+// Scales of 8 rows, two groups a vector: floats, exponents and E4M3's are widened where they are
+// used, others in a panel of f32.
+template <int kGroups>  // of a chunk
+class ScalesOfPairs {
+  public:
+    ScalesOfPairs(const Weight &w, const Device &device) : w_(w), panel_(w, device) {
+        const NestedCode *const code = panel_.code_of_all(&factor_);
+        const bool small = !(__builtin_fabsf(factor_) > 0x1p100f);
+        const qk_format format = w.scale.format->id;
+        if (code != nullptr && code->e4m3 && small) stored_ = Kind::kE4m3;
+        if (code != nullptr && code->exponents) stored_ = Kind::kExponents;
+        if (!has_coded_scales(w.scale)) {
+            stored_ = format == QK_FORMAT_F16    ? Kind::kF16
+                      : format == QK_FORMAT_BF16 ? Kind::kBf16
+                                                 : Kind::kF32;
+        }
+    }
+
+    const char *load(int64_t row_block, int64_t group, int64_t groups) {
+        const int64_t at = row_block * w_.geometry.groups_per_row + group;
+        const int64_t bytes = w_.scale.format->bits;  // of 8 rows
+        const char *const from = static_cast<const char *>(w_.scale.data) + at * bytes;
+        kind_ = stored_;
+        if (kind_ == Kind::kE4m3 && !are_halves(from, groups * 8)) kind_ = Kind::kF32;
+        group_bytes_ = kind_ == Kind::kF32 ? 32 : bytes;
+        return kind_ == Kind::kF32 ? panel_.load(row_block, group, groups) : from;
+    }
+    int64_t group_bytes() const { return group_bytes_; }
+
+    // Of a chunk of which `there` groups are; past them anything.
+    QK_INLINE void widen(const char *from, int64_t there, __m512 (&to)[kGroups / 2]) const {
+        there >= kGroups ? widen_all(from, to) : widen_some(from, there, to);
+    }
+
+  private:
+    enum class Kind { kF32, kF16, kBf16, kExponents, kE4m3 };
+
+    // Whether E4M3's have neither a sign nor a NaN: shifted up by 7 they are halves then, 256 times
+    // smaller.
+    static bool are_halves(const char *codes, int64_t count) {
+        uint64_t above = 0;
+        for (int64_t i = 0; i < count; i += 64) {
+            const int64_t some = min64(64, count - i);
+            const __m512i v = _mm512_maskz_loadu_epi8(~uint64_t(0) >> (64 - some), codes + i);
+            above |= _mm512_cmpge_epu8_mask(v, _mm512_set1_epi8(0x7f));
+        }
+        return above == 0;
+    }
+    QK_NOINLINE void widen_some(const char *from, int64_t there, __m512 (&to)[kGroups / 2]) const {
+        alignas(64) char some[kGroups * 32] = {};
+        memcpy(some, from, size_t(there * group_bytes_));
+        widen_all(some, to);
+    }
+    QK_INLINE void widen_all(const char *from, __m512 (&to)[kGroups / 2]) const {
+        QK_UNROLL
+        for (int i = 0; i < kGroups / 2; ++i) to[i] = widen_two(from + 2 * i * group_bytes_);
+    }
+    QK_INLINE __m512 widen_two(const char *from) const {
+        const auto halves = [=]() QK_INLINE {
+            return _mm256_loadu_si256(reinterpret_cast<const __m256i *>(from));
+        };
+        const auto bytes = [=]() QK_INLINE {
+            return _mm_loadu_si128(reinterpret_cast<const __m128i *>(from));
+        };
+        switch (kind_) {
+            case Kind::kF32: return _mm512_loadu_ps(from);
+            case Kind::kF16: return _mm512_cvtph_ps(halves());
+            case Kind::kBf16:
+                return _mm512_castsi512_ps(_mm512_slli_epi32(_mm512_cvtepu16_epi32(halves()), 16));
+            case Kind::kExponents: {
+                const __m512 scale = _mm512_castsi512_ps(exponents_to_bits(bytes()));
+                return factor_ == 1 ? scale : _mm512_mul_ps(scale, _mm512_set1_ps(factor_));
+            }
+            default: {
+                const __m256i shifted = _mm256_slli_epi16(_mm256_cvtepu8_epi16(bytes()), 7);
+                return _mm512_mul_ps(_mm512_cvtph_ps(shifted), _mm512_set1_ps(factor_ * 256));
+            }
+        }
+    }
+
+    const Weight &w_;
+    ScalePanel<Avx512> panel_;
+    Kind stored_ = Kind::kF32, kind_ = Kind::kF32;  // a panel's: kF32
+    int64_t group_bytes_ = 32;
+    float factor_ = 1;  // of coded ones
+};
+
+// Of groups that are chunks or more.
+struct ScalesOfOne : ScalePanel<Avx512> {
+    using ScalePanel<Avx512>::ScalePanel;
+    static int64_t group_bytes() { return 32; }
+};
+
 template <int kBlocks>
 class Rows {
   public:
@@ -105,6 +199,15 @@ class Rows {
   private:
     static constexpr int kParts = kBlocks == 1 ? 1 : kBlocks / 2;
 
+    struct Scales {
+        __m512 group[kParts];  // two groups of 8 rows
+        alignas(64) float pairs[kParts][16];
+    };
+    static __m256 of_group(const Scales &scales, int b) {
+        return b % 2 == 0 ? _mm512_castps512_ps256(scales.group[b / 2])
+                          : _mm512_extractf32x8_ps(scales.group[b / 2], 1);
+    }
+
     void run_panel(int64_t row_block, const XChunk *x, int64_t first, int64_t last, Sums *total) {
         const Geometry &s = args_.w.geometry;
         const int64_t size = s.group_size;
@@ -114,56 +217,66 @@ class Rows {
         const bool affine = args_.w.format->kind == FormatKind::kU4;
         Sums sums = *total;  // a copy that nothing points to stays in registers
         int64_t at = 0, next = (group + 1) * size;
-        if (kBlocks > 1) pair_scales(scales, last - first, groups);
         for (int64_t i = first; i < last; ++i, codes += 512) {
             if (kBlocks == 1 && i * 128 >= next) ++at, next += size;
-            const char *const scale = scales + at * 32;
-            fetch_scales(scale);
-            const int64_t blocks = min64(kBlocks, groups - at);
-            if (affine) take_zeros(row_block, group + at, blocks, scale, x[i], &sums.zeros);
-            add(codes, x[i], scale, pairs_[i - first], sums.row);
+            Scales of_chunk;
+            load_scales(scales + at * scales_.group_bytes(), groups - at, &of_chunk);
+            asm volatile("" : "+m"(of_chunk.pairs));  // broadcast where it is used, not by shuffles
+            if (affine) {
+                take_zeros(row_block, group + at, groups - at, of_chunk, x[i], &sums.zeros);
+            }
+            add(codes, x[i], of_chunk.pairs, sums.row);
             if (kBlocks > 1) at += kBlocks;
         }
         *total = sums;
     }
 
-    void take_zeros(int64_t row_block, int64_t group, int64_t blocks, const char *scale,
+    void take_zeros(int64_t row_block, int64_t group, int64_t there, const Scales &scales,
                     const XChunk &x, __m256 *total) const {
         const __m256i shift = _mm256_setr_epi32(0, 4, 8, 12, 16, 20, 24, 28);
         const int64_t at = row_block * args_.w.geometry.groups_per_row + group;
-        for (int64_t b = 0; b < blocks; ++b) {
+        QK_UNROLL
+        for (int b = 0; b < kBlocks; ++b) {
+            if (b >= there) return;
             const bool symmetric = args_.w.zero == nullptr;
             const int32_t nibbles =
                 symmetric ? int32_t(0x88888888) : load_as<int32_t>(args_.w.zero, at + b);
             const __m256i all = _mm256_srlv_epi32(_mm256_set1_epi32(nibbles), shift);
             const __m256 zero = _mm256_cvtepi32_ps(_mm256_and_si256(all, _mm256_set1_epi32(15)));
-            const __m256 share = _mm256_mul_ps(zero, scale8(scale, b));
+            const __m256 share = _mm256_mul_ps(zero, of_group(scales, b));
             *total = _mm256_fmadd_ps(share, _mm256_set1_ps(x.sum[b]), *total);
         }
     }
 
-    static __m256 scale8(const char *scales, int64_t block) {
-        return _mm256_loadu_ps(reinterpret_cast<const float *>(scales + 32 * block));
-    }
-
-    // A panel's scales as [row][lane mod 2]; there are none past the last group.
-    void pair_scales(const char *scales, int64_t chunks, int64_t groups) {
-        const __m512i order =
-            _mm512_setr_epi32(0, 16, 1, 17, 2, 18, 3, 19, 4, 20, 5, 21, 6, 22, 7, 23);
-        const auto load = [&](int64_t group) {
-            const __m256 eight = group < groups ? scale8(scales, group) : _mm256_setzero_ps();
-            return _mm512_castps256_ps512(eight);
-        };
-        for (int64_t i = 0; i < chunks; ++i) {
-            for (int64_t p = 0; p < kParts; ++p) {
-                const __m512 low = load(i * kBlocks + p), high = load(i * kBlocks + p + kParts);
-                _mm512_store_ps(pairs_[i][p], _mm512_permutex2var_ps(low, order, high));
+    // A chunk's scales, and [row][lane mod 2] of each part; of one group [row] alone. There are
+    // none past the last group, where x is 0.
+    QK_INLINE void load_scales(const char *from, int64_t there, Scales *to) const {
+        if constexpr (kBlocks == 1) {
+            fetch_scales(from);
+            const __m256 scale = _mm256_loadu_ps(reinterpret_cast<const float *>(from));
+            to->group[0] = _mm512_castps256_ps512(scale);
+            _mm256_store_ps(to->pairs[0], scale);
+        } else {
+            const int64_t bytes = kBlocks * scales_.group_bytes();
+            prefetch_lines(from, bytes, 16 * bytes);
+            scales_.widen(from, there, to->group);
+            QK_UNROLL
+            for (int p = 0; p < kParts; ++p) {
+                const __m512 low = to->group[p / 2], high = to->group[p / 2 + kParts / 2];
+                _mm512_store_ps(to->pairs[p], _mm512_permutex2var_ps(low, pairs_of(p), high));
             }
         }
     }
+    // Groups p and p + kParts of 8 rows, in halves of two vectors or of one.
+    static __m512i pairs_of(int p) {
+        const __m512i low = _mm512_setr_epi32(0, 0, 1, 1, 2, 2, 3, 3, 4, 4, 5, 5, 6, 6, 7, 7);
+        const int half = kParts == 1 ? 0 : 8 * (p % 2), apart = kParts == 1 ? 8 : 16;
+        return _mm512_mask_add_epi32(_mm512_add_epi32(low, _mm512_set1_epi32(half)), 0xaaaa, low,
+                                     _mm512_set1_epi32(half + apart));
+    }
 
-    QK_INLINE void add(const uint8_t *codes, const XChunk &x, const char *scale,
-                       const float (&pairs)[kParts][16], __m512 (&acc)[8]) const {
+    QK_INLINE void add(const uint8_t *codes, const XChunk &x, const float (&pairs)[kParts][16],
+                       __m512 (&acc)[8]) const {
         __m512i x0 = _mm512_load_si512(x.x[0]), x1 = _mm512_load_si512(x.x[1]);
         __m512i x2 = _mm512_load_si512(x.x[2]), x3 = _mm512_load_si512(x.x[3]);
         asm volatile("" : "+v"(x0), "+v"(x1), "+v"(x2), "+v"(x3));
@@ -180,8 +293,8 @@ class Rows {
             part[3] = multiply<3>(words, x3, kParts == 4 ? zero : part[2]);
             if (kParts == 1) {
                 const __m512 sum = _mm512_add_ps(part[1], part[3]);
-                const __m512 factor = kBlocks == 1 ? _mm512_set1_ps(load_as<float>(scale, row))
-                                                   : pair(pairs[0] + 2 * row);
+                const __m512 factor =
+                    kBlocks == 1 ? _mm512_set1_ps(pairs[0][row]) : pair(pairs[0] + 2 * row);
                 acc[row] = _mm512_fmadd_ps(sum, factor, acc[row]);
                 continue;
             }
@@ -223,9 +336,8 @@ class Rows {
     const LinearArgs &args_;
     const int64_t chunks_;
     const XChunk *x_;
-    ScalePanel<Avx512> scales_;
+    std::conditional_t<(kBlocks > 1), ScalesOfPairs<kBlocks>, ScalesOfOne> scales_;
     __m512i table_;
-    alignas(64) float pairs_[kPanelChunks][kParts][16];
 };
 
 template <int kBlocks>

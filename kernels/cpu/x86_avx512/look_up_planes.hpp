@@ -4,6 +4,8 @@
 #include <immintrin.h>
 #include <stdint.h>
 
+#include "cpu/x86_avx512/exponents.hpp"
+
 namespace qk::cpu {
 namespace {
 
@@ -54,14 +56,6 @@ inline __attribute__((always_inline)) void look_up_64(const Plane (&plane)[4], _
     put(_mm512_unpackhi_epi16(low_even, high_even), 1);
     put(_mm512_unpacklo_epi16(low_odd, high_odd), 2);
     put(_mm512_unpackhi_epi16(low_odd, high_odd), 3);
-}
-
-// 2^(code - 127); 255 is a NaN, 0 is below the normal numbers.
-inline __m512i exponents_to_bits(__m128i codes) {
-    const __m512i bits = _mm512_slli_epi32(_mm512_cvtepu8_epi32(codes), 23);
-    const __mmask16 nan = _mm_cmpeq_epi8_mask(codes, _mm_set1_epi8(-1));
-    return _mm512_mask_mov_epi32(_mm512_max_epu32(bits, _mm512_set1_epi32(0x00400000)), nan,
-                                 _mm512_set1_epi32(0x7fc00000));
 }
 
 }  // namespace
