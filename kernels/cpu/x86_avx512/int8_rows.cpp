@@ -10,6 +10,7 @@
 #include "cpu/linear/select.hpp"
 #include "cpu/x86_avx512/int8_dots.hpp"
 #include "cpu/x86_avx512/rows8.hpp"
+#include "cpu/x86_avx512/scales_in_rows.hpp"
 
 namespace qk::cpu {
 namespace {
@@ -51,6 +52,18 @@ QK_INLINE inline void load_groups(const float (&from)[8][kStride], int64_t group
     }
 }
 
+template <int kBlocks>
+QK_INLINE inline void load_groups(const ScalesInRows &from, int64_t row, int64_t group,
+                                  __m256 (&to)[kBlocks]) {
+    __m512 pairs[kPairs<kBlocks>];
+    from.load<kBlocks>(row, group, pairs);
+    QK_UNROLL
+    for (int b = 0; b < kBlocks; ++b) {
+        to[b] = b % 2 == 0 ? _mm512_castps512_ps256(pairs[b / 2])
+                           : _mm512_extractf32x8_ps(pairs[b / 2], 1);
+    }
+}
+
 // Quarter b of every vector is block b: 8 rows of 4 partial sums each to 4 vectors of 8 rows.
 QK_INLINE inline void fold_quarters_of_rows(const __m512i (&d)[8], Dots::Sums8 *to) {
     const auto four = [&](int i) QK_INLINE {
@@ -74,7 +87,7 @@ template <int kBlocks>
 class S8Rows8 : Rows8 {
   public:
     S8Rows8(const LinearArgs &args, const XColumns *x)
-        : Rows8(args), minima_(args.w, args.w.minimum), lowered_(has_minimum(args.w)), x_(x),
+        : Rows8(args), minima_(args.w, args.w.minimum), x_(x),
           chunks_(chunk_count(args.w.geometry)) {}
 
     // The last block starts early enough to be whole.
@@ -86,7 +99,7 @@ class S8Rows8 : Rows8 {
             for (int64_t first = 0; first < s.k; first += kRun) {
                 const Run run = {row, first, min64(first + kRun, s.k), first / s.group_size};
                 // One run is all of a row for every row of x.
-                if (i == 0 || s.k > kRun) load(run);
+                if (!in_rows_ && (i == 0 || s.k > kRun)) load(run);
                 const XColumns *const x = x_ + i * chunks_ + first / 128;
                 if (paged_) {
                     sums =
@@ -119,14 +132,19 @@ class S8Rows8 : Rows8 {
         const uint8_t *ahead = codes_ahead(run);
         const int64_t groups = ceil_div(run.last, size) - run.group;
         int64_t group = 0, next = (run.group + 1) * size;
-        constexpr int64_t kStep = paged ? 1024 : 768;
-        for (int64_t at = run.first; at < run.last; at += 128, codes += 128, ahead += kStep, ++x) {
+        const int64_t step = paged || in_rows_ ? 1024 : 768;
+        for (int64_t at = run.first; at < run.last; at += 128, codes += 128, ahead += step, ++x) {
             if (kBlocks == 1 && at >= next) ++group, next += size;
             Dots::Sums8 dots[kBlocks];
             multiply<paged>(codes, ahead, run.last - at, *x, dots);
             __m256 scale[kBlocks], minimum[kBlocks];
-            load_groups(groups_.scale, group, scale);
-            if (lowered) load_groups(minima_.scale, group, minimum);
+            if (!paged && in_rows_) {
+                load_groups(scales_in_rows_, run.row, run.group + group, scale);
+                if (lowered) load_groups(minima_in_rows_, run.row, run.group + group, minimum);
+            } else {
+                load_groups(groups_.scale, group, scale);
+                if (lowered) load_groups(minima_.scale, group, minimum);
+            }
             QK_UNROLL
             for (int b = 0; b < kBlocks; ++b) {
                 if (b >= groups - group) break;
@@ -158,7 +176,7 @@ class S8Rows8 : Rows8 {
                 prefetch(row + 256);
                 prefetch(row + 320);
                 if (i % 4 == 3) fetch_page<paged>(ahead + 128 * (i - 3));
-            } else if (i < 6) {
+            } else if (i < 6 || in_rows_) {
                 prefetch(ahead + 128 * i);
                 prefetch(ahead + 128 * i + 64);
             }
@@ -176,7 +194,6 @@ class S8Rows8 : Rows8 {
     }
 
     Groups8 minima_;
-    const bool lowered_;
     const XColumns *const x_;
     const int64_t chunks_;
 };

@@ -26,8 +26,10 @@ namespace {
 class FloatRows8 : Rows8 {
   public:
     explicit FloatRows8(const LinearArgs &args)
-        : Rows8(args), minima_(args.w, args.w.minimum), lowered_(has_minimum(args.w)), x_(args.x),
-          kind_(args.w.format->kind) {}
+        : Rows8(args), minima_(args.w, args.w.minimum), x_(args.x), kind_(args.w.format->kind) {
+        // i8 scales and minima would take longer so, in memory once more.
+        if (lowered_ || args.w.scale.format->id == QK_FORMAT_I8) in_rows_ = false;
+    }
 
     void run(int64_t block) {
         sum_runs(block, [&](const Run &run, Sums<Avx512> *sums) QK_INLINE {
@@ -81,13 +83,24 @@ class FloatRows8 : Rows8 {
 
     template <int kCount, bool lowered, int kGroups>
     void add_lines_as(const Run &run, const XOfRun &x, int64_t lines, Sums<Avx512> *total) const {
-        paged_ ? add_lines<kCount, lowered, kGroups, true>(run, x, lines, total)
-               : add_lines<kCount, lowered, kGroups, false>(run, x, lines, total);
+        if constexpr (!lowered && kGroups <= 2) {
+            const auto in_rows = &FloatRows8::add_lines<kCount, false, kGroups, false, true>;
+            if (in_rows_) return (this->*in_rows)(run, x, lines, total);
+        }
+        paged_ ? add_lines<kCount, lowered, kGroups, true, false>(run, x, lines, total)
+               : add_lines<kCount, lowered, kGroups, false, false>(run, x, lines, total);
+    }
+
+    template <int kGroups>
+    QK_INLINE void load_chunk(int64_t row, int64_t group, float (&to)[4][8]) const {
+        __m512 scales[kPairs<kGroups>];
+        scales_in_rows_.load<kGroups>(row, group, scales);
+        for (int i = 0; i < kPairs<kGroups>; ++i) _mm512_store_ps(to[2 * i], scales[i]);
     }
 
     // 64 columns of a row, a line of memory, before those of the next: every line is met once, and
     // what leads to it is done once for four steps. kGroups: that 64 columns have, at most.
-    template <int kCount, bool lowered, int kGroups, bool paged>
+    template <int kCount, bool lowered, int kGroups, bool paged, bool in_rows>
     QK_NOINLINE void add_lines(const Run &run, XOfRun x, int64_t lines, Sums<Avx512> *total) const {
         const int64_t size = args_.w.geometry.group_size;
         Codes8 codes(codes_at(run.row, run.first), stride_);
@@ -95,7 +108,18 @@ class FloatRows8 : Rows8 {
         SumsOf<Avx512, kCount> sums;  // a copy that nothing points to stays in registers
         for (int j = 0; j < kCount; ++j) sums[j] = total[j];
         int64_t group = 0, left = (run.group + 1) * size - run.first;
-        for (; lines > 0; --lines, ahead += paged ? 512 : 384) {
+        const bool by_line = kGroups > 1 || size == 64;  // groups, not chunks, end with lines
+        alignas(64) float of_chunk[4][8];  // scales of two lines, [group][row]: in_rows
+        for (; lines > 0; --lines, ahead += paged || in_rows ? 512 : 384) {
+            const int64_t place = lines % 2 != 0 && by_line ? kGroups : 0;
+            if constexpr (in_rows) {
+                if (lines % 2 == 0) {
+                    const int64_t at = run.group + group;
+                    by_line ? load_chunk<2 * kGroups>(run.row, at, of_chunk)
+                            : load_chunk<1>(run.row, at, of_chunk);
+                    asm volatile("" : "+m"(of_chunk));  // broadcast where they are used
+                }
+            }
             Lanes<Avx512> of_x[4][kCount];
             QK_UNROLL
             for (int step = 0; step < 4; ++step) {
@@ -108,16 +132,18 @@ class FloatRows8 : Rows8 {
                 if (paged) {
                     prefetch_stream(ahead + 64 * i);
                     prefetch(codes.row(i) + 256);
-                } else if (i < 6) {
-                    prefetch(ahead + 64 * i);  // three quarters
+                } else if (in_rows || i < 6) {
+                    prefetch(ahead + 64 * i);  // three quarters, or all
                 }
-                const float *const scales = groups_.scale[i] + group;
+                const float *const scales =
+                    in_rows ? of_chunk[place] + i : groups_.scale[i] + group;
                 const float *const minima = minima_.scale[i] + group;
+                constexpr int kApart = in_rows ? 8 : 1;  // groups
                 Lanes<Avx512> scale, minimum;
                 QK_UNROLL
                 for (int step = 0; step < 4; ++step) {
                     if (step % (4 / kGroups) == 0) {
-                        scale = Avx512::splat(scales[step * kGroups / 4]);
+                        scale = Avx512::splat(scales[step * kGroups / 4 * kApart]);
                         if (lowered) minimum = Avx512::splat(minima[step * kGroups / 4]);
                     }
                     const Lanes<Avx512> code = Avx512::load_s8(codes.row(i) + 16 * step);
@@ -247,7 +273,6 @@ class FloatRows8 : Rows8 {
     }
 
     Groups8 minima_;
-    const bool lowered_;
     RunsOfX x_;
     const FormatKind kind_;
 };

@@ -4,6 +4,7 @@
 #include "cpu/x86_avx512/isa.hpp"
 
 #include "cpu/linear/gemv.hpp"
+#include "cpu/x86_avx512/scales_in_rows.hpp"
 
 namespace qk::cpu {
 namespace {
@@ -262,8 +263,12 @@ class Rows8 {
   public:
     explicit Rows8(const LinearArgs &args)
         : args_(args), groups_(args.w), codes_(args.w), order_(args.w),
-          paged_(args.w.layout->bits == 8 && (traits() & kPagedStreams) != 0) {
+          paged_(args.w.layout->bits == 8 && (traits() & kPagedStreams) != 0),
+          lowered_(has_minimum(args.w)), scales_in_rows_(args.w, args.w.scale),
+          minima_in_rows_(args.w, args.w.minimum) {
         const int64_t k = args.w.geometry.k;
+        in_rows_ = args.w.format->kind == FormatKind::kS8 && !paged_ && scales_in_rows_.reads() &&
+                   (!lowered_ || minima_in_rows_.reads());
         stride_ = args.w.layout->bits == 8 ? k : round_up(k, run_pad(args.w)) / 2;
         run_ = args.w.geometry.group_size < 16 ? kRunGroups - 1 : kRun;
     }
@@ -283,7 +288,7 @@ class Rows8 {
         }
         for (int64_t first = 0; first < s.k; first += run_) {
             const Run run = {row, first, min64(first + run_, s.k), first / s.group_size};
-            load_scales(run);
+            if (!in_rows_) load_scales(run);
             add(run, sums);
         }
         for (int64_t j = 0; j < args_.x.rows; ++j) {
@@ -309,9 +314,13 @@ class Rows8 {
     }
     // The codes of the next 8 rows are fetched in sequence, a run's part of them in its turn: a
     // quarter while its scales are read, when nothing else would keep memory busy, the rest by the
-    // loops, from codes_ahead on. LUT8's fetch them all, and so do S8's where streams are paged.
+    // loops, from codes_ahead on. LUT8's fetch them all, and so do S8's where streams are paged or
+    // scales are read where they are used.
     void load_scales(const Run &run) {
         groups_.load(run.row, run.first, run.last, next_codes(run), quarter(run));
+    }
+    const uint8_t *next_codes(const Run &run) const {
+        return codes_at(run.row + 8, run.first * args_.w.layout->bits);
     }
     const uint8_t *codes_ahead(const Run &run) const { return next_codes(run) + quarter(run); }
 
@@ -322,13 +331,13 @@ class Rows8 {
     int64_t stride_;  // bytes
     int64_t run_;     // columns at once
     const bool paged_;
+    const bool lowered_;
+    const ScalesInRows scales_in_rows_, minima_in_rows_;
+    bool in_rows_;  // S8: scales and minima are read where they are used
 
   private:
-    const uint8_t *next_codes(const Run &run) const {
-        return codes_at(run.row + 8, run.first * args_.w.layout->bits);
-    }
     int64_t quarter(const Run &run) const {
-        return paged_ ? 0 : (run.last - run.first) * args_.w.layout->bits / 4;
+        return paged_ || in_rows_ ? 0 : (run.last - run.first) * args_.w.layout->bits / 4;
     }
 };
 
