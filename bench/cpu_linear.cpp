@@ -1,12 +1,13 @@
 // qk_linear on the CPU: weights in DRAM (rotated, so that no cache holds them), or resident in L2
-// or L3; ratio to a floor in the same run: a loop that only reads the weights, or the processor's
-// peak of multiplications and additions.
+// or L3; ratio to a floor in the same run: a loop that only reads the weights, the processor's peak
+// of multiplications and additions, or, of groups that straddle rows, the same product with rows of
+// whole groups.
 //
 //     qk_bench_cpu_linear [--filter TEXT] [--threads N] [--seconds S] [--m M] [--place dram|l2|l3]
-//                         [--against read|peak] [--mode exact|bf16|int8]
+//                         [--against read|peak|aligned] [--mode exact|bf16|int8]
 //                         [--isa all|vnni|avx512|avx_vnni|avx2|generic]
 //                         [--layout packed|row|row_high|gptq|awq_gemm|awq_gemv|word]
-//                         [--straddle COLUMNS]
+//                         [--straddle COLUMNS] [--shape NxK]
 //     qk_bench_cpu_linear --fork-join|--small [--threads N]
 //     qk_bench_cpu_linear --floor [--against read|peak] [--threads N]    a rate for each line of
 //     stdin
@@ -81,69 +82,104 @@ Floor peak_floor(const Options &options, bench::Threads *threads) {
     return {call, double(options.threads) * double(rounds) * bench::kFlopsPerRound};
 }
 
-void run_case(const Options &options, Case c, int64_t n, int64_t k) {
-    c.flat = options.straddle > 0;
-    k += options.straddle;
-    bench::Threads threads(options.threads);
-    const qk_executor executor = threads.executor();
+// A product, and in memory as many copies of its weights as no cache holds.
+class Product {
+  public:
+    Product(const Options &options, qk_context *context, const Case &c, int64_t n, int64_t k)
+        : bytes(weight_bytes(c, n, k)), flops(2.0 * options.m * double(n) * double(k)),
+          context_(context) {
+        const bool dram = options.place == "dram";
+        const int copies = dram ? std::max(2, int(3.2e8 / bytes) + 1) : 1;
+        calls = options.m >= 64 ? 1 : dram ? copies : std::max(4, int(6.4e7 / bytes));
+        const qk_layout layout = layout_of(options, c);
+        weights_ = {create_w(context, c, n, k, layout)};
+        while (int(weights_.size()) < copies) {
+            qk_tensor *const copy = create(context, c.format, layout, n, k, &c);
+            check(qk_repack(context, weights_[0], copy), context);
+            weights_.push_back(copy);
+        }
+        x_ = create_x(context, c.x_format, options.m, k);
+        y_ = create(context, c.x_format, QK_LAYOUT_ROW, options.m, n, nullptr);
+    }
+    Product(const Product &) = delete;
+    ~Product() {
+        for (qk_tensor *const tensor : weights_) qk_tensor_destroy(tensor);
+        qk_tensor_destroy(x_);
+        qk_tensor_destroy(y_);
+    }
+
+    void run() const {
+        for (int i = 0; i < calls; ++i) {
+            qk_tensor *const w = weights_[size_t(i) % weights_.size()];
+            check(qk_linear(context_, x_, w, nullptr, y_), context_);
+        }
+    }
+
+    const double bytes, flops;  // of a call
+    int calls = 0;              // of a run
+
+  private:
+    qk_context *const context_;
+    std::vector<qk_tensor *> weights_;
+    qk_tensor *x_ = nullptr, *y_ = nullptr;
+};
+
+// More than any kernel wants of workspace.
+qk_context *create_context(const Options &options, int64_t k, const qk_executor &executor,
+                           const qk_allocator &allocator) {
     qk_context_options context_options = QK_CONTEXT_OPTIONS_INIT;
     if (options.threads > 1) context_options.executor = &executor;
     context_options.thread_count = 1;
     context_options.instruction_sets = bench::instruction_sets_of(options.isa);
-    bench::Arena arena(size_t(1) << 31);
-    const qk_allocator allocator = arena.allocator();
     context_options.allocator = &allocator;
     if (options.mode == "bf16") context_options.flags = QK_CONTEXT_BF16_PRODUCTS;
     if (options.mode == "int8") context_options.flags = QK_CONTEXT_INT8_ACTIVATIONS;
-    context_options.workspace_bytes =
-        size_t(options.m + 64) * size_t(k + 1024) * 8;  // more than any
+    context_options.workspace_bytes = size_t(options.m + 64) * size_t(k + 1024) * 8;
     qk_context *context = nullptr;
     trace_if_asked(&context_options);
     check(qk_context_create(&context_options, &context), nullptr);
-    const double bytes = weight_bytes(c, n, k);
-    const bool dram = options.place == "dram";
-    const int copies = dram ? std::max(2, int(3.2e8 / bytes) + 1) : 1;
-    const int calls = options.m >= 64 ? 1 : dram ? copies : std::max(4, int(6.4e7 / bytes));
-    const qk_layout layout = layout_of(options, c);
-    std::vector<qk_tensor *> weights = {create_w(context, c, n, k, layout)};
-    while (int(weights.size()) < copies) {
-        qk_tensor *const copy = create(context, c.format, layout, n, k, &c);
-        check(qk_repack(context, weights[0], copy), context);
-        weights.push_back(copy);
-    }
-    qk_tensor *const x = create_x(context, c.x_format, options.m, k);
-    qk_tensor *const y = create(context, c.x_format, QK_LAYOUT_ROW, options.m, n, nullptr);
+    return context;
+}
 
-    const size_t pass = dram ? kDramPass : size_t(bytes) / 8192 * 8192;
-    const int passes = dram ? 1 : int(6.4e7 / double(pass)) + 1;
-    const auto kernel = [&] {
-        for (int i = 0; i < calls; ++i) {
-            check(qk_linear(context, x, weights[size_t(i % copies)], nullptr, y), context);
+void run_case(const Options &options, Case c, int64_t n, int64_t aligned_k) {
+    const int64_t k = aligned_k + options.straddle;
+    bench::Threads threads(options.threads);
+    bench::Arena arena(size_t(1) << 31);
+    const qk_executor executor = threads.executor();
+    const qk_allocator allocator = arena.allocator();
+    qk_context *const context = create_context(options, k, executor, allocator);
+    {
+        std::unique_ptr<Product> aligned;
+        if (options.against == "aligned") {
+            aligned = std::make_unique<Product>(options, context, c, n, aligned_k);
         }
-    };
-    const bool reads = options.against == "read";
-    const Floor other =
-        reads ? read_floor(options, &threads, pass, passes) : peak_floor(options, &threads);
-    const double flops = 2.0 * double(options.m) * double(n) * double(k);
-    const bench::Result r =
-        bench::measure_pairs(options.threads, options.seconds, other.work, other.call,
-                             (reads ? bytes : flops) * calls, kernel);
-    const double calls_per_ns = r.gigabytes / (reads ? bytes : flops);
-    printf(
-        "{\"bench\": \"linear\", \"case\": \"%s\", \"mode\": \"%s\", \"isa\": \"%s\", "
-        "\"layout\": \"%s\", \"m\": %d, \"n\": %lld, \"k\": %lld, "
-        "\"place\": \"%s\", \"threads\": %d, \"GB/s\": %.2f, \"GFLOP/s\": %.1f, "
-        "\"against\": \"%s\", \"floor %s\": %.2f, \"ratio\": %.3f, \"p10\": %.3f, "
-        "\"p90\": %.3f, \"samples\": %d}\n",
-        c.name, options.mode.c_str(), options.isa.c_str(),
-        has_bytes(c) ? "row" : options.layout.c_str(), options.m, (long long)n, (long long)k,
-        options.place.c_str(), options.threads, calls_per_ns * bytes, calls_per_ns * flops,
-        options.against.c_str(), reads ? "GB/s" : "GFLOP/s", r.floor, r.ratio, r.low, r.high,
-        r.samples);
-    fflush(stdout);
-    for (qk_tensor *const tensor : weights) qk_tensor_destroy(tensor);
-    qk_tensor_destroy(x);
-    qk_tensor_destroy(y);
+        c.flat = options.straddle > 0;
+        const Product product(options, context, c, n, k);
+        const bool dram = options.place == "dram", peak = options.against == "peak";
+        const size_t pass = dram ? kDramPass : size_t(product.bytes) / 8192 * 8192;
+        const int passes = dram ? 1 : int(6.4e7 / double(pass)) + 1;
+        const Floor other = aligned
+                                ? Floor{[&] { aligned->run(); }, aligned->bytes * aligned->calls}
+                            : peak ? peak_floor(options, &threads)
+                                   : read_floor(options, &threads, pass, passes);
+        const double work = peak ? product.flops : product.bytes;
+        const bench::Result r =
+            bench::measure_pairs(options.threads, options.seconds, other.work, other.call,
+                                 work * product.calls, [&] { product.run(); });
+        const double calls_per_ns = r.gigabytes / work;
+        printf(
+            "{\"bench\": \"linear\", \"case\": \"%s\", \"mode\": \"%s\", \"isa\": \"%s\", "
+            "\"layout\": \"%s\", \"m\": %d, \"n\": %lld, \"k\": %lld, "
+            "\"place\": \"%s\", \"threads\": %d, \"GB/s\": %.2f, \"GFLOP/s\": %.1f, "
+            "\"against\": \"%s\", \"floor %s\": %.2f, \"ratio\": %.3f, \"p10\": %.3f, "
+            "\"p90\": %.3f, \"samples\": %d}\n",
+            c.name, options.mode.c_str(), options.isa.c_str(),
+            has_bytes(c) ? "row" : options.layout.c_str(), options.m, (long long)n, (long long)k,
+            options.place.c_str(), options.threads, calls_per_ns * product.bytes,
+            calls_per_ns * product.flops, options.against.c_str(), peak ? "GFLOP/s" : "GB/s",
+            r.floor, r.ratio, r.low, r.high, r.samples);
+        fflush(stdout);
+    }
     qk_context_destroy(context);
 }
 
@@ -270,18 +306,32 @@ void serve_floor(const Options &options) {
     }
 }
 
+struct Size {
+    int64_t n, k;
+};
+Size shape_in_cache(const Options &options) {
+    if (options.shape.empty()) return options.place == "l2" ? Size{1024, 1024} : Size{4096, 4096};
+    char *end = nullptr;
+    const int64_t n = strtoll(options.shape.c_str(), &end, 10);
+    const int64_t k = *end == 'x' ? strtoll(end + 1, nullptr, 10) : 0;
+    if (n > 0 && k > 0) return {n, k};
+    fprintf(stderr, "--shape: %s, a shape is 256x4096\n", options.shape.c_str());
+    exit(1);
+}
+
 }  // namespace
 
 int main(int argc, char **argv) {
     Options options;
     CLI::App app{"qk_linear on the CPU beside a floor; one JSON object a line"};
     app.add_option("--filter", options.filter, "only cases whose name contains this text");
-    app.add_option("--shape", options.shape, "only this one of the shapes in dram: 4096x14336");
+    app.add_option("--shape", options.shape,
+                   "only this one of the shapes in dram, 4096x14336; any in a cache");
     app.add_option("--place", options.place, "where the weights are")
         ->check(CLI::IsMember({"dram", "l2", "l3"}));
     app.add_option("--mode", options.mode)->check(CLI::IsMember({"exact", "bf16", "int8"}));
     app.add_option("--against", options.against, "the floor")
-        ->check(CLI::IsMember({"read", "peak"}));
+        ->check(CLI::IsMember({"read", "peak", "aligned"}));
     app.add_option("--threads", options.threads)->check(CLI::Range(1, 1024));
     app.add_option("--m", options.m, "rows of x")->check(CLI::Range(1, 1 << 20));
     app.add_option("--seconds", options.seconds, "of samples, a case")->check(CLI::PositiveNumber);
@@ -312,10 +362,9 @@ int main(int argc, char **argv) {
     constexpr int64_t large[][2] = {{4096, 4096}, {4096, 14336}, {14336, 4096}};
     for (const Case &c : kCases) {
         if (std::string(c.name).find(options.filter) == std::string::npos) continue;
-        if (options.place == "l2") {
-            run_case(options, c, 1024, 1024);
-        } else if (options.place == "l3") {
-            run_case(options, c, 4096, 4096);
+        if (options.place != "dram") {
+            const auto [n, k] = shape_in_cache(options);
+            run_case(options, c, n, k);
         } else {
             for (const auto &[n, k] : large) {
                 const std::string shape = std::to_string(n) + "x" + std::to_string(k);
