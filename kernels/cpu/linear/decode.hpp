@@ -14,8 +14,8 @@ class Decoder {
   public:
     QK_NOINLINE explicit Decoder(const Weight &w)
         : w_(w), bytes_(w), codes_(w), data_(static_cast<const uint8_t *>(w.data)),
-          is_signed_(w.format->kind == FormatKind::kS8), lowered_(has_minimum(w)),
-          minima_(w, lowered_ ? w.minimum : w.scale, {}) {}
+          group_of_code_(w.geometry), is_signed_(w.format->kind == FormatKind::kS8),
+          lowered_(has_minimum(w)), minima_(w, lowered_ ? w.minimum : w.scale, {}) {}
 
     // Columns column .. end, from a multiple of 512 on, as [step][row]; `scales`: f32 [group][row].
     // Minima are left on.
@@ -52,7 +52,7 @@ class Decoder {
     }
 
     // Rows of bytes can be multiplied as they are looked up, without weights in memory.
-    bool walks_bytes() const { return w_.layout->bits == 8 && !w_.geometry.flat; }
+    bool walks_bytes() const { return w_.layout->bits == 8; }
     // Adds the products of columns column .. end and rows of x to 8 rows' sums.
     template <int kCount>
     QK_NOINLINE void add_bytes(int64_t row, int64_t column, int64_t end, const char *scales,
@@ -64,8 +64,8 @@ class Decoder {
                 prefetch_lines(codes, end - column, end - column);
                 Lanes<Isa> sum[kCount];
                 for (int j = 0; j < kCount; ++j) sum[j] = sums[j][i];
-                add_row<lowered, kCount>(codes, column, end - column, scales + 4 * i,
-                                         minima + 4 * i, x, sum, look_up);
+                add_row<lowered, kCount>(codes, left_of_group(row + i, column), end - column,
+                                         scales + 4 * i, minima + 4 * i, x, sum, look_up);
                 for (int j = 0; j < kCount; ++j) sums[j][i] = sum[j];
             }
         };
@@ -79,38 +79,49 @@ class Decoder {
     }
 
   private:
-    // Of one row; scales and minima: an f32 a group, 8 apart.
+    // Of one row, whose first group ends after `next` columns; scales and minima: an f32 a group, 8
+    // apart.
     template <bool lowered, int kCount, class LookUp>
-    QK_INLINE void add_row(const uint8_t *codes, int64_t column, int64_t count, const char *scales,
+    QK_INLINE void add_row(const uint8_t *codes, int64_t next, int64_t count, const char *scales,
                            const char *minima, const char *const *x, Lanes<Isa> (&sum)[kCount],
                            const LookUp &look_up) const {
         const int64_t size = w_.geometry.group_size;
-        int64_t at = 0;
-        for (int64_t next = size - column % size; at < count; next += size) {
-            const Lanes<Isa> scale = Isa::splat(load_as<float>(scales, 0));
-            const Lanes<Isa> minus = Isa::splat(lowered ? -load_as<float>(minima, 0) : 0);
+        for (int64_t at = 0;; next += size, scales += 32, minima += 32) {
+            Lanes<Isa> scale = Isa::splat(load_as<float>(scales, 0));
+            Lanes<Isa> minus = Isa::splat(lowered ? -load_as<float>(minima, 0) : 0);
             const auto weight = [&](const uint8_t *from) QK_INLINE {
                 const Lanes<Isa> product = Isa::mul(look_up(from), scale);
                 return lowered ? Isa::add(product, minus) : product;
             };
-            for (; at + 16 <= min64(next, count); at += 16) {
+            const auto add_step = [&] QK_INLINE {
                 const Lanes<Isa> product = weight(codes + at);
                 for (int j = 0; j < kCount; ++j) {
                     sum[j] = Isa::fma(Isa::load_f32(x[j] + at * 4), product, sum[j]);
                 }
-            }
-            if (at < count && at < next) {  // the row's last columns
-                uint8_t last[16] = {};
-                memcpy(last, codes + at, size_t(count - at));
-                const Mask<Isa> mask = Isa::first_lanes(count - at);
-                for (int j = 0; j < kCount; ++j) {
-                    const Lanes<Isa> of_x = Isa::load_f32(x[j] + at * 4, mask);
-                    sum[j] = Isa::fma_where(mask, of_x, weight(last), sum[j]);
+                at += 16;
+            };
+            while (at + 16 <= min64(next, count)) add_step();
+            if (at >= count) return;
+            if (at >= next) continue;
+            if (next < count) {  // a step whose other columns are the next group's
+                const Mask<Isa> before = Isa::first_lanes(next - at);
+                scale = Isa::where(before, scale, Isa::splat(load_as<float>(scales, 8)));
+                if (lowered) {
+                    minus = Isa::where(before, minus, Isa::splat(-load_as<float>(minima, 8)));
                 }
-                return;
+                if (at + 16 <= count) {
+                    add_step();
+                    continue;
+                }
             }
-            scales += 32;
-            minima += 32;
+            uint8_t last[16] = {};  // the row's last columns
+            memcpy(last, codes + at, size_t(count - at));
+            const Mask<Isa> mask = Isa::first_lanes(count - at);
+            for (int j = 0; j < kCount; ++j) {
+                const Lanes<Isa> of_x = Isa::load_f32(x[j] + at * 4, mask);
+                sum[j] = Isa::fma_where(mask, of_x, weight(last), sum[j]);
+            }
+            return;
         }
     }
 
@@ -123,7 +134,7 @@ class Decoder {
         }
     }
 
-    // 8-bit codes, rows of bytes.
+    // 8-bit codes, rows of bytes, whose groups are along k.
     void decode_bytes(int64_t row, int64_t column, int64_t end, Weights8 *to) const {
         for (int64_t i = 0; i < min64(8, w_.geometry.n - row); ++i) {
             const uint8_t *const codes = data_ + (row + i) * w_.geometry.k;
@@ -141,14 +152,6 @@ class Decoder {
                 Isa::store_f32(weights,
                                Isa::mul(Isa::load_f32(weights), Isa::splat(scale(step, i))));
             }
-            for_each_cut(i, column, end, [&](int64_t step, int64_t done) {
-                const uint8_t *const of_step = codes + column + step * 16;
-                const int64_t count = min64(16, end - column - step * 16);
-                const float next = load_as<float>(scales_, (group_at(step, i) + 1) * 8 + i);
-                for (int64_t j = done; j < count; ++j) {
-                    to[step][i][j] = bytes_.value[of_step[j]] * next;
-                }
-            });
         }
     }
 
@@ -167,13 +170,18 @@ class Decoder {
         }
     }
 
+    // Columns of the group that a row has at a column, from there on.
+    int64_t left_of_group(int64_t row, int64_t column) const {
+        const Geometry &s = w_.geometry;
+        const int64_t at = (s.flat ? row * s.k : 0) + column;
+        return (group_of_code_(at) + 1) * s.group_size - at;
+    }
     // Groups of the panel's steps, from 0: of where a step starts, and the same for all rows but
     // where groups straddle them.
     void number_groups(int64_t row, int64_t column, int64_t end) {
         const Geometry &s = w_.geometry;
         for (int64_t i = 0; i < (s.flat ? 8 : 1); ++i) {
-            const int64_t at = s.flat ? (row + i) * s.k + column : column;
-            cut_[i] = (at / s.group_size + 1) * s.group_size - at;
+            cut_[i] = left_of_group(row + i, column);
             int64_t group = 0, next = column + cut_[i];
             for (int64_t from = column, step = 0; from < end; from += 16, ++step) {
                 if (from >= next) {
@@ -323,6 +331,7 @@ class Decoder {
     Entries bytes_;           // 8-bit codes
     AffineCodes<Isa> codes_;  // 4-bit codes
     const uint8_t *data_;
+    const GroupOfCode group_of_code_;
     const bool is_signed_, lowered_;
     ScaleBlock<Isa> minima_;  // the scales where there are none
     uint8_t group_[8 * kPanelSteps];
