@@ -65,30 +65,11 @@ QK_INLINE inline void add_flat_rows(const FlatChunk<Isa> &chunk, int first_row,
 template <class Isa, bool kCut, int kCount, class Codes>
 QK_INLINE inline void add_flat_chunk(const FlatChunk<Isa> &chunk, const Codes &codes,
                                      SumsOf<Isa, kCount> &sums) {
-    if constexpr (requires {
-                      codes.planes();
-                      Isa::template add_steps<kCut, kCount>;
-                  }) {
-        _Pragma("GCC unroll 1") for (int row = 0; row < 8; ++row) {
-            const uint8_t *const from = chunk.codes + 64 * row;
-            prefetch_stream(from + kAhead);
-            const float *x[kCount];
-            Lanes<Isa> *sum[kCount];
-            for (int j = 0; j < kCount; ++j) {
-                x[j] = reinterpret_cast<const float *>(chunk.x[j]);
-                sum[j] = &sums[j].row[row];
-            }
-            const float *const scales = chunk.scales + row * StepScales::kPitch;
-            Isa::template add_steps<kCut, kCount>(codes.planes(), from, scales, chunk.before[row],
-                                                  x, sum);
-        }
-    } else {
-        constexpr int kRows = Isa::kRowsTogether < 4 ? 1 : 4;
-        const Table<Isa> table = codes.table(nullptr, 0, 0);
-        QK_UNROLL
-        for (int row = 0; row < 8; row += kRows) {
-            add_flat_rows<Isa, kCut, kCount>(chunk, row, table, sums);
-        }
+    constexpr int kRows = Isa::kRowsTogether < 4 ? 1 : 4;
+    const Table<Isa> table = codes.table(nullptr, 0, 0);
+    QK_UNROLL
+    for (int row = 0; row < 8; row += kRows) {
+        add_flat_rows<Isa, kCut, kCount>(chunk, row, table, sums);
     }
 }
 

@@ -8,12 +8,18 @@
 //
 // Where end is no multiple of 16 the first lanes of steps end / 16 and end / 16 + 4 are the piece's
 // before. A chunk of a row has one of a piece's steps as many instances of the loop, by the step of
-// its first end. Bytes of words are loaded in place, as gemv.hpp does where a vector holds a chunk.
+// its first end. Bytes of words are loaded in place, as gemv.hpp does where a vector holds a chunk;
+// where half of a vector does, what was looked up is scaled instead (Isa::add_pieces).
 #pragma once
 #include "cpu/linear/gemv_flat.hpp"
 
 namespace qk::cpu {
 namespace {
+
+template <class Isa>
+constexpr bool takes_pieces = requires {
+    typename Isa::PieceEnds;
+};
 
 // A chunk of a row.
 template <class Isa>
@@ -51,8 +57,6 @@ QK_INLINE inline void add_pieces(const RowOfPieces<Isa> &row, const Table<Isa> &
 
 template <class Isa, class Codes, int64_t kPiece>
 class PieceRowBlocks {
-    static_assert(loads_bytes<Isa>);
-
   public:
     PieceRowBlocks(const LinearArgs &args, const Device &device)
         : args_(args), s_(pieces_of_rows(args.w.geometry)),
@@ -64,8 +68,7 @@ class PieceRowBlocks {
     void run(int64_t row_block) {
         for (int64_t row = 0; row < 8; ++row) {
             end_[row] = -(row_block * 8 + row) * s_.k & (kPiece - 1);
-            step_[row] = end_[row] >> 4;
-            before_[row] = Isa::first_lanes(end_[row] % 16);
+            ends_[row] = Isa::piece_ends(end_[row]);
         }
         sum_panels<Isa>(args_, s_, first_, row_block,
                         [&](const Panel &panel, Sums<Isa> *sums)
@@ -93,7 +96,7 @@ class PieceRowBlocks {
         for (int64_t j = 0; j < rows; ++j) x[j] = x_[j].panel(panel.first * 128);
         // As in gemv.hpp: a plane's last chunk is added as a tail is.
         const bool ends = panel.last * 128 == s_.k && (row_block + 1) * 8 >= s_.n;
-        const int64_t full = panel.full - (blocks_.in_place() && ends);
+        const int64_t full = panel.full - (loads_bytes<Isa> && blocks_.in_place() && ends);
         rows > 1 ? run_chunks<2>(codes, x, full, sums) : run_chunks<1>(codes, x, full, sums);
         if (panel.first + full == panel.last) return;
         for (int64_t j = 0; j < rows; ++j) {
@@ -132,8 +135,31 @@ class PieceRowBlocks {
     template <int kCount>
     void run_chunks(const uint8_t *codes, const char *const *x, int64_t full,
                     Sums<Isa> *total) const {
-        cuts_ ? run_chunks<true, kCount>(codes, x, full, total)
-              : run_chunks<false, kCount>(codes, x, full, total);
+        if constexpr (!loads_bytes<Isa>) {
+            run_halves<kCount>(codes, x, full, total);
+        } else {
+            cuts_ ? run_chunks<true, kCount>(codes, x, full, total)
+                  : run_chunks<false, kCount>(codes, x, full, total);
+        }
+    }
+    template <int kCount>
+    QK_NOINLINE void run_halves(const uint8_t *codes, const char *const *x, int64_t full,
+                                Sums<Isa> *total) const {
+        for (int64_t i = 0; i < full; ++i) {
+            const float *of_x[kCount];
+            for (int j = 0; j < kCount; ++j) {
+                of_x[j] = reinterpret_cast<const float *>(x[j]) + 128 * i;
+            }
+            _Pragma("GCC unroll 1") for (int64_t row = 0; row < 8; ++row, codes += 64) {
+                prefetch_stream(codes + kAhead);
+                const auto *const scales =
+                    reinterpret_cast<const float *>(scales_at_[row]) + kPieces * i;
+                Lanes<Isa> *sum[kCount];
+                for (int j = 0; j < kCount; ++j) sum[j] = &total[j].row[row];
+                Isa::template add_pieces<kPiece / 16, kCount>(codes_.planes(), codes, scales,
+                                                              ends_[row], of_x, sum);
+            }
+        }
     }
     template <bool kCut, int kCount>
     QK_NOINLINE void run_chunks(const uint8_t *codes, const char *const *x, int64_t full,
@@ -151,10 +177,10 @@ class PieceRowBlocks {
             }
             _Pragma("GCC unroll 8") for (int64_t row = 0; row < 8; ++row, codes += 64) {
                 const RowOfPieces<Isa> of = {codes, scales_at_[row] + 4 * kPieces * i,
-                                             before_[row]};
+                                             ends_[row].before};
                 Lanes<Isa> sums[kCount];
                 for (int j = 0; j < kCount; ++j) sums[j] = all[j].row[row];
-                add_row<kCut, kCount>(step_[row], of, entries, of_x, sums);
+                add_row<kCut, kCount>(ends_[row].step, of, entries, of_x, sums);
                 for (int j = 0; j < kCount; ++j) all[j].row[row] = sums[j];
             }
         }
@@ -183,10 +209,11 @@ class PieceRowBlocks {
             look_up_steps<Isa, 0>(Isa::load_words(codes + 64 * row), tables, ceil_div(columns, 16),
                                   weights);
             const char *const scales = scales_at_[row] + scale * 4;
+            const Mask<Isa> before = Isa::first_lanes(end_[row] % 16);
             for (int64_t at = 0; at < columns; at += 16) {
                 const int64_t piece = (at + kPiece - end_[row]) / kPiece;
                 const int64_t next = (min64(at + 16, columns) + kPiece - 1 - end_[row]) / kPiece;
-                add_step_of_tail<Isa>(weights[at / 16], before_[row], load_as<float>(scales, piece),
+                add_step_of_tail<Isa>(weights[at / 16], before, load_as<float>(scales, piece),
                                       load_as<float>(scales, next), x + at * 4, columns - at,
                                       sums.row[row]);
             }
@@ -204,9 +231,8 @@ class PieceRowBlocks {
     CodesOfBlocks<Isa, kMost> blocks_;
     const Panel first_;
     const bool cuts_;
-    int64_t end_[8];   // the first column of a row's chunks where a piece ends
-    int64_t step_[8];  // its step
-    Mask<Isa> before_[8];
+    int64_t end_[8];  // the first column of a row's chunks where a piece ends
+    typename Isa::PieceEnds ends_[8];
     const char *scales_at_[8];
     float of_row_[8][kPitch] = {};
 };

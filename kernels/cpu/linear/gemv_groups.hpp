@@ -161,24 +161,35 @@ void run_groups(const LinearArgs &args, const Launch &launch) {
     }
 }
 
+template <class Isa>
+struct CodesOfIsa {
+    using Type = TableCodes<Isa>;
+};
+template <class Isa>
+requires requires { typename Isa::Planes; }
+struct CodesOfIsa<Isa> {
+    using Type = PlaneCodes<Isa>;
+};
+template <class Isa>
+using CodesOf = typename CodesOfIsa<Isa>::Type;
+
 // Groups that straddle rows.
 template <class Isa>
 void run_flat(const LinearArgs &args, const Launch &launch) {
-    if constexpr (requires { typename Isa::Planes; }) {
-        return run_blocks<FlatRowBlocks<Isa, PlaneCodes<Isa>>>(args, launch, launch.device);
-    } else {
-        using Codes = TableCodes<Isa>;
-        if constexpr (loads_bytes<Isa>) {
-            const auto run = [&]<int64_t kPiece>() {
-                run_blocks<PieceRowBlocks<Isa, Codes, kPiece>>(args, launch, launch.device);
-            };
-            const int64_t size = args.w.geometry.group_size;
-            if (size == 32) return run.template operator()<32>();
-            if (size == 128) return run.template operator()<128>();
-            if (size % 64 == 0) return run.template operator()<64>();
+    using Codes = CodesOf<Isa>;
+    if constexpr (takes_pieces<Isa>) {
+        const auto run = [&]<int64_t kPiece>() {
+            run_blocks<PieceRowBlocks<Isa, Codes, kPiece>>(args, launch, launch.device);
+        };
+        const int64_t size = args.w.geometry.group_size;
+        if constexpr (!loads_bytes<Isa>) {
+            if (size == 16) return run.template operator()<16>();
         }
-        run_blocks<FlatRowBlocks<Isa, Codes>>(args, launch, launch.device);
+        if (size == 32) return run.template operator()<32>();
+        if (size == 128) return run.template operator()<128>();
+        if (size % 64 == 0) return run.template operator()<64>();
     }
+    run_blocks<FlatRowBlocks<Isa, Codes>>(args, launch, launch.device);
 }
 
 // 8 rows of w at a time. Where x is taken as integers: `IntegerRows` where groups are blocks or
@@ -200,10 +211,8 @@ Status run_gemv(const LinearArgs &args, const Launch &launch) {
         run_blocks<RowBlocks<Isa, LoweredCodes<Isa>>>(args, launch, launch.device);
     } else if (args.w.zero != nullptr) {
         run_blocks<RowBlocks<Isa, AffineCodes<Isa>>>(args, launch, launch.device);
-    } else if constexpr (requires { typename Isa::Planes; }) {
-        run_blocks<RowBlocks<Isa, PlaneCodes<Isa>>>(args, launch, launch.device);
     } else {
-        run_blocks<RowBlocks<Isa, TableCodes<Isa>>>(args, launch, launch.device);
+        run_blocks<RowBlocks<Isa, CodesOf<Isa>>>(args, launch, launch.device);
     }
     return QK_OK;
 }

@@ -171,27 +171,27 @@ struct Avx2Base : Avx2Planes, Avx2Bytes, Avx2ByteNumbers {
         add_half<kSteps>(planes, codes + 32, scales, x, 8, high);
         for (int j = 0; j < kCount; ++j) *sum[j] = {low[j], high[j]};
     }
-    // The same of groups that end anywhere: step i is scaled by scales[i], lanes that `before`
-    // leaves out by scales[i + 1]. One half of a step has one scale.
-    template <bool kCut, int kCount>
-    QK_INLINE static void add_steps(const Planes &planes, const uint8_t *codes, const float *scales,
-                                    Mask before, const float *const (&x)[kCount],
-                                    Lanes *const (&sum)[kCount]) {
-        const auto add_half = [&]<bool mixes>(int first, __m256 Lanes::*half, const float *from)
-                                  QK_INLINE {
-            __m256 sums[kCount];
-            for (int j = 0; j < kCount; ++j) sums[j] = sum[j]->*half;
-            add_half_steps<mixes>(planes, codes + 4 * first, from,
-                                  _mm256_castsi256_ps(mask_bits(before, first)), x, first, sums);
-            for (int j = 0; j < kCount; ++j) sum[j]->*half = sums[j];
-        };
-        if (!kCut || before.count >= 8) {
-            add_half.template operator()<false>(0, &Lanes::low, scales);
-            add_half.template operator()<kCut>(8, &Lanes::high, scales);
-        } else {
-            add_half.template operator()<true>(0, &Lanes::low, scales);
-            add_half.template operator()<false>(8, &Lanes::high, scales + 1);
-        }
+    // Where pieces of a row's groups end, in halves of steps: one of them at most has two scales.
+    struct PieceEnds {
+        int32_t low, high;  // see Avx2Planes::add_half_at
+        __m256 before;
+    };
+    // The first piece ends after `columns`.
+    static PieceEnds piece_ends(int64_t columns) {
+        const int32_t step = int32_t(columns / 16), cut = int32_t(columns % 16);
+        return {cut < 8 ? 2 * step + (cut > 0) : 2 * step + 2, 2 * step + (cut > 8),
+                _mm256_castsi256_ps(mask_bits({cut % 8}, 0))};
+    }
+    // As add_products of groups that end so, in pieces of kSteps steps, a scale a piece.
+    template <int kSteps, int kCount>
+    QK_INLINE static void add_pieces(const Planes &planes, const uint8_t *codes,
+                                     const float *scales, const PieceEnds &ends,
+                                     const float *const (&x)[kCount], Lanes *const (&sum)[kCount]) {
+        __m256 low[kCount], high[kCount];
+        for (int j = 0; j < kCount; ++j) low[j] = sum[j]->low, high[j] = sum[j]->high;
+        add_half_at<kSteps>(ends.low, planes, codes, scales, ends.before, x, 0, low);
+        add_half_at<kSteps>(ends.high, planes, codes + 32, scales, ends.before, x, 8, high);
+        for (int j = 0; j < kCount; ++j) *sum[j] = {low[j], high[j]};
     }
 
     // 16 -> 8 -> 4 -> 2 -> 1, lane i with lane i + half.

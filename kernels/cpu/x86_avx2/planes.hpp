@@ -60,7 +60,7 @@ struct Avx2Planes {
         look_up_planes(planes, _mm256_and_si256(_mm256_srli_epi16(bytes, 4), nibble), to + 1);
     }
 
-    // Adds the 64 products of half of a chunk's words; see Avx2Base::add_products and add_steps.
+    // Adds the 64 products of half of a chunk's words; see Avx2Base::add_products and add_pieces.
     template <int kSteps, int kCount>
     QK_INLINE static void add_half(const Planes &planes, const uint8_t *words, const float *scales,
                                    const float *const (&x)[kCount], int64_t first,
@@ -78,26 +78,44 @@ struct Avx2Planes {
             }
         }
     }
-    template <bool kCut, int kCount>
-    QK_INLINE static void add_half_steps(const Planes &planes, const uint8_t *words,
-                                         const float *scales, __m256 before,
-                                         const float *const (&x)[kCount], int64_t first,
-                                         __m256 (&sum)[kCount]) {
+    // Of pieces that end before step kStart, kStart + kSteps and so on, with a scale each, side by
+    // side; where kCut, the lanes `before` of those steps are the piece's before.
+    template <int kSteps, int kStart, bool kCut, int kCount>
+    QK_INLINE static void add_half_pieces(const Planes &planes, const uint8_t *words,
+                                          const float *scales, __m256 before,
+                                          const float *const (&x)[kCount], int64_t first,
+                                          __m256 (&sum)[kCount]) {
         __m256 entry[8];
         look_up_words(planes, words, entry);
-        __m256 scale = _mm256_broadcast_ss(scales);
         QK_UNROLL
         for (int step = 0; step < 8; ++step) {
-            const __m256 next = _mm256_broadcast_ss(scales + step + 1);
-            const __m256 of_step = kCut ? _mm256_blendv_ps(next, scale, before) : scale;
-            const __m256 weight = _mm256_mul_ps(entry[step], of_step);
+            const float *const of_piece = scales + (step - kStart + kSteps) / kSteps;
+            __m256 scale = _mm256_broadcast_ss(of_piece);
+            if (kCut && step % kSteps == kStart) {
+                scale = _mm256_blendv_ps(scale, _mm256_broadcast_ss(of_piece - 1), before);
+            }
+            const __m256 weight = _mm256_mul_ps(entry[step], scale);
             QK_UNROLL
             for (int j = 0; j < kCount; ++j) {
                 const __m256 of_x = _mm256_loadu_ps(x[j] + first + 16 * step);
                 sum[j] = _mm256_fmadd_ps(weight, of_x, sum[j]);
             }
-            scale = next;
         }
+    }
+    // The same by a number: twice kStart, and one more where kCut.
+    template <int kSteps, int kCount, int kPlace = 0>
+    QK_INLINE static void add_half_at(int32_t place, const Planes &planes, const uint8_t *words,
+                                      const float *scales, __m256 before,
+                                      const float *const (&x)[kCount], int64_t first,
+                                      __m256 (&sum)[kCount]) {
+        if constexpr (kPlace < 2 * kSteps) {
+            if (place != kPlace) {
+                return add_half_at<kSteps, kCount, kPlace + 1>(place, planes, words, scales, before,
+                                                               x, first, sum);
+            }
+        }
+        add_half_pieces<kSteps, kPlace / 2, kPlace % 2 != 0>(planes, words, scales, before, x,
+                                                             first, sum);
     }
 };
 

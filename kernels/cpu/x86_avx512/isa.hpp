@@ -113,6 +113,16 @@ struct Avx512 : Avx512Chunks, Avx512Transposes {
         return {_mm512_permutexvar_ps(index, table.v)};
     }
 
+    // Where the pieces of a row's groups end, the first after `columns`: a step, and its lanes that
+    // are still of the piece.
+    struct PieceEnds {
+        int64_t step;
+        Mask before;
+    };
+    static PieceEnds piece_ends(int64_t columns) {
+        return {columns >> 4, first_lanes(columns % 16)};
+    }
+
     // 16 -> 8 -> 4 -> 2 -> 1, lane i with lane i + half.
     static float fold_lanes(Lanes lanes) {
         const __m256 eight =
