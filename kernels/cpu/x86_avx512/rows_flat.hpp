@@ -4,6 +4,9 @@
 //
 //     Codes::Group, what weights of a group take; Codes::kStepBytes, of 16 columns
 //     group(row, number), weights(group, codes), x_of(x), first(columns), a mask
+//
+// One row of x takes signed bytes in groups of 64 columns and more 64 columns of a row at a time, a
+// line of memory: whether a group ends among them is asked once. Two have no registers for that.
 #pragma once
 #include "cpu/x86_avx512/look_up_planes.hpp"
 #include "cpu/x86_avx512/rows8.hpp"
@@ -16,6 +19,7 @@ class FlatNibbles {
   public:
     using Group = Table<Avx512>;
     static constexpr int64_t kStepBytes = 8;
+    static constexpr bool kTakesLines = false;
 
     FlatNibbles(const Weight &w, const Groups8 &scales, const Groups8 &minima)
         : scales_(scales), minima_(minima), codes_(w), order_(w), lowered_(has_minimum(w)) {}
@@ -46,6 +50,7 @@ class FlatBytes {
         Lanes<Avx512> scale, minus;
     };
     static constexpr int64_t kStepBytes = 16;
+    static constexpr bool kTakesLines = true;
 
     FlatBytes(const Weight &, const Groups8 &scales, const Groups8 &minima)
         : scales_(scales), minima_(minima) {}
@@ -57,6 +62,10 @@ class FlatBytes {
     QK_INLINE Lanes<Avx512> weights(const Group &group, const uint8_t *codes) const {
         const Lanes<Avx512> weights = Avx512::mul(Avx512::load_s8(codes), group.scale);
         return lowered ? Avx512::add(weights, group.minus) : weights;
+    }
+    static Group mix(__mmask16 next, const Group &group, const Group &of_next) {
+        return {{_mm512_mask_blend_ps(next, group.scale.v, of_next.scale.v)},
+                {_mm512_mask_blend_ps(next, group.minus.v, of_next.minus.v)}};
     }
     static Lanes<Avx512> x_of(Lanes<Avx512> x) { return x; }
     static Mask<Avx512> first(int64_t columns) { return Avx512::first_lanes(columns); }
@@ -89,24 +98,86 @@ class FlatRows8 : Rows8 {
         int64_t number[8];
     };
 
-    template <int kCount>
-    QK_NOINLINE void add(const Run &run, XOfRun x, Sums<Avx512> *total) const {
+    // At the run's column `first`.
+    QK_INLINE Place place_of(const Run &run, int64_t first) const {
         const Geometry &s = args_.w.geometry;
-        Codes8 codes(codes_at(run.row, run.first / 16 * kStepBytes), stride_);
-        const uint8_t *ahead = codes_ahead(run);
         const GroupOfCode group_of_code(s);
         Place place;
-        Group group[8];
         QK_UNROLL
         for (int i = 0; i < 8; ++i) {
-            const int64_t at = (run.row + i) * s.k + run.first;
-            place.left[i] = (group_of_code(at) + 1) * s.group_size - at;
-            place.number[i] = 0;
-            group[i] = of_codes_.group(i, 0);
+            const int64_t row = (run.row + i) * s.k, group = group_of_code(row + first);
+            place.left[i] = (group + 1) * s.group_size - row - first;
+            place.number[i] = group - group_of_code(row + run.first);
         }
+        return place;
+    }
+
+    template <int kCount>
+    void add(const Run &run, const XOfRun &x, Sums<Avx512> *total) const {
+        int64_t done = 0;
+        if constexpr (Codes::kTakesLines && kCount == 1) {
+            if (args_.w.geometry.group_size >= 64) {
+                done = (run.last - run.first) / 64 * 64;
+                add_lines(run, x.row[0], done / 64, total);
+            }
+        }
+        if (run.first + done < run.last) {
+            add_steps<kCount>(run, run.first + done, x.from(done), total);
+        }
+    }
+
+    // 64 columns of each row, one after the other: one scale, or two.
+    QK_NOINLINE void add_lines(const Run &run, const char *x, int64_t lines,
+                               Sums<Avx512> *total) const {
+        const int64_t size = args_.w.geometry.group_size;
+        Codes8 codes(codes_at(run.row, run.first), stride_);
+        const uint8_t *ahead = codes_ahead(run);
+        Place place = place_of(run, run.first);
+        Sums<Avx512> sums = *total;  // a copy that nothing points to stays in registers
+        for (; lines > 0; --lines, ahead += paged_ ? 512 : 384) {
+            Lanes<Avx512> of_x[4];
+            QK_UNROLL
+            for (int step = 0; step < 4; ++step) of_x[step] = Avx512::load_f32(x + 64 * step);
+            QK_UNROLL
+            for (int i = 0; i < 8; ++i) {
+                if (i < 6 || paged_) prefetch(ahead + 64 * i);  // three quarters, or all
+                const auto add_step = [&](int step, const Group &group) QK_INLINE {
+                    const Lanes<Avx512> weights =
+                        of_codes_.weights(group, codes.row(i) + 16 * step);
+                    sums.row[i] = Avx512::fma(weights, of_x[step], sums.row[i]);
+                };
+                const Group group = of_codes_.group(i, place.number[i]);
+                if (place.left[i] >= 64) {
+                    QK_UNROLL
+                    for (int step = 0; step < 4; ++step) add_step(step, group);
+                } else {
+                    const uint64_t past = ~uint64_t{0} << place.left[i];
+                    const Group next = of_codes_.group(i, ++place.number[i]);
+                    QK_UNROLL
+                    for (int step = 0; step < 4; ++step) {
+                        add_step(step, Codes::mix(__mmask16(past >> 16 * step), group, next));
+                    }
+                    place.left[i] += size;
+                }
+                place.left[i] -= 64;
+            }
+            codes.advance(64);
+            x += 256;
+        }
+        *total = sums;
+    }
+
+    template <int kCount>
+    QK_NOINLINE void add_steps(const Run &run, int64_t first, XOfRun x, Sums<Avx512> *total) const {
+        Codes8 codes(codes_at(run.row, first / 16 * kStepBytes), stride_);
+        const uint8_t *ahead = codes_ahead(run) + (first - run.first) / 16 * 6 * kStepBytes;
+        Place place = place_of(run, first);
+        Group group[8];
+        QK_UNROLL
+        for (int i = 0; i < 8; ++i) group[i] = of_codes_.group(i, place.number[i]);
         SumsOf<Avx512, kCount> sums;  // a copy that nothing points to stays in registers
         for (int j = 0; j < kCount; ++j) sums[j] = total[j];
-        int64_t column = run.first;
+        int64_t column = first;
         for (; column + 16 <= run.last; column += 16, ahead += 6 * kStepBytes) {
             for (int64_t i = 0; i < 8 * kStepBytes; i += 64) prefetch(ahead + i);
             Lanes<Avx512> of_x[kCount];
