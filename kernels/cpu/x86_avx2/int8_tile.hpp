@@ -39,8 +39,11 @@ struct YmmInt8 : Products {
 
         void decode(const uint8_t *const (&codes)[4], const TileFactors *, int64_t) {
             for (int block = 0; block < 4; ++block) {
-                narrow_ ? decode_block<Narrow>(codes[block], block)
-                        : decode_block<Wide>(codes[block], block);
+                if (narrow_) {
+                    decode_block<Narrow>(codes[block], block);
+                    continue;
+                }
+                decode_block<Wide>(codes[block], block);
             }
         }
 
@@ -49,8 +52,11 @@ struct YmmInt8 : Products {
                  int64_t groups, float (*acc)[kTaskRows], int64_t) const {
             const int64_t most = min64(rows, kTile);
             for (int64_t b = 0; b < count; ++b) {
-                narrow_ ? add_group<Narrow>(*x, b, most, factors[b], groups, acc)
-                        : add_group<Wide>(*x, b, most, factors[b], groups, acc);
+                if (narrow_) {
+                    add_group<Narrow>(*x, b, most, factors[b], groups, acc);
+                    continue;
+                }
+                add_group<Wide>(*x, b, most, factors[b], groups, acc);
             }
         }
 

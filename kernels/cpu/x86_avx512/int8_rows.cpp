@@ -32,7 +32,7 @@ QK_INLINE inline void load_groups(const float (&from)[8][kStride], int64_t group
         to[0] = _mm256_setr_ps(from[0][group], from[1][group], from[2][group], from[3][group],
                                from[4][group], from[5][group], from[6][group], from[7][group]);
     } else {
-        constexpr int kFew = kBlocks < 4 ? kBlocks : 4;
+        constexpr int64_t kFew = min64(kBlocks, 4);
         QK_UNROLL
         for (int first = 0; first < kBlocks; first += 4) {
             __m256 v[4];  // rows i and i + 4, four groups each
@@ -44,7 +44,7 @@ QK_INLINE inline void load_groups(const float (&from)[8][kStride], int64_t group
             const __m256 t[4] = {_mm256_unpacklo_ps(v[0], v[1]), _mm256_unpackhi_ps(v[0], v[1]),
                                  _mm256_unpacklo_ps(v[2], v[3]), _mm256_unpackhi_ps(v[2], v[3])};
             QK_UNROLL
-            for (int b = 0; b < kFew; ++b) {
+            for (int64_t b = 0; b < kFew; ++b) {
                 to[first + b] = b % 2 == 0 ? _mm256_shuffle_ps(t[b / 2], t[b / 2 + 2], 0x44)
                                            : _mm256_shuffle_ps(t[b / 2], t[b / 2 + 2], 0xee);
             }
