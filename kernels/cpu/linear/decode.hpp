@@ -57,21 +57,26 @@ class Decoder {
     template <int kCount>
     QK_NOINLINE void add_bytes(int64_t row, int64_t column, int64_t end, const char *scales,
                                const char *const *x, Lanes<Isa> (*sums)[8]) {
-        const auto add = [&]<bool lowered>(const auto &look_up) QK_INLINE {
+        const auto add = [&]<bool lowered, bool flat>(const auto &look_up) QK_INLINE {
             const char *const minima = lowered ? minima_.load_columns(row, column, end) : nullptr;
             for (int64_t i = 0; i < min64(8, w_.geometry.n - row); ++i) {
                 const uint8_t *const codes = data_ + (row + i) * w_.geometry.k + column;
                 prefetch_lines(codes, end - column, end - column);
                 Lanes<Isa> sum[kCount];
                 for (int j = 0; j < kCount; ++j) sum[j] = sums[j][i];
-                add_row<lowered, kCount>(codes, left_of_group(row + i, column), end - column,
-                                         scales + 4 * i, minima + 4 * i, x, sum, look_up);
+                add_row<lowered, flat, kCount>(codes, left_of_group(row + i, column), end - column,
+                                               scales + 4 * i, minima + 4 * i, x, sum, look_up);
                 for (int j = 0; j < kCount; ++j) sums[j][i] = sum[j];
             }
         };
         const auto add_codes = [&](const auto &look_up) {
-            lowered_ ? add.template operator()<true>(look_up)
-                     : add.template operator()<false>(look_up);
+            if (w_.geometry.flat) {
+                lowered_ ? add.template operator()<true, true>(look_up)
+                         : add.template operator()<false, true>(look_up);
+            } else {
+                lowered_ ? add.template operator()<true, false>(look_up)
+                         : add.template operator()<false, false>(look_up);
+            }
         };
         if (is_signed_) return add_codes([](const uint8_t *at) { return Isa::load_s8(at); });
         const typename Isa::WideTable table(bytes_.value);
@@ -81,12 +86,12 @@ class Decoder {
   private:
     // Of one row, whose first group ends after `next` columns; scales and minima: an f32 a group, 8
     // apart.
-    template <bool lowered, int kCount, class LookUp>
+    template <bool lowered, bool flat, int kCount, class LookUp>
     QK_INLINE void add_row(const uint8_t *codes, int64_t next, int64_t count, const char *scales,
                            const char *minima, const char *const *x, Lanes<Isa> (&sum)[kCount],
                            const LookUp &look_up) const {
         const int64_t size = w_.geometry.group_size;
-        for (int64_t at = 0;; next += size, scales += 32, minima += 32) {
+        for (int64_t at = 0; at < count; next += size, scales += 32, minima += 32) {
             Lanes<Isa> scale = Isa::splat(load_as<float>(scales, 0));
             Lanes<Isa> minus = Isa::splat(lowered ? -load_as<float>(minima, 0) : 0);
             const auto weight = [&](const uint8_t *from) QK_INLINE {
@@ -100,10 +105,10 @@ class Decoder {
                 }
                 at += 16;
             };
-            while (at + 16 <= min64(next, count)) add_step();
-            if (at >= count) return;
-            if (at >= next) continue;
-            if (next < count) {  // a step whose other columns are the next group's
+            const int64_t end = min64(next, count);
+            while (at + 16 <= end) add_step();
+            if (at >= end) continue;
+            if (flat && next < count) {  // a step whose other columns are the next group's
                 const Mask<Isa> before = Isa::first_lanes(next - at);
                 scale = Isa::where(before, scale, Isa::splat(load_as<float>(scales, 8)));
                 if (lowered) {
