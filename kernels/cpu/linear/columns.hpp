@@ -30,8 +30,8 @@ class ColumnStrip {
 
     // `integers`: x is added as such.
     ColumnStrip(const LinearArgs &args, const Device &device, bool integers)
-        : args_(args), groups_(args.w, device, integers), minima_(args), entries_(args.w),
-          pitch_(ceil_div(args.w.geometry.n, Layout::kRows)),
+        : args_(args), integers_(integers), groups_(args.w, device, integers), minima_(args),
+          entries_(args.w), pitch_(ceil_div(args.w.geometry.n, Layout::kRows)),
           lines_(Layout::quads ? ceil_div(args.w.geometry.k, 8) : args.w.geometry.k) {}
 
     // Rows first .. last of w, first a multiple of 128. add(column, end): of a block.
@@ -54,7 +54,7 @@ class ColumnStrip {
         }
         for (int64_t j = 0; j < kRows; ++j) {
             for (int64_t tile = 0; tile < tiles_; ++tile) {
-                store(j, first + tile * kTileRows, last, sums_of(j, tile));
+                store(j, first + tile * kTileRows, last, sums_of(j, tile), pitch_of(tile));
             }
         }
     }
@@ -62,60 +62,81 @@ class ColumnStrip {
     // x: a block of each row of x.
     template <class Block>
     void add_block(int64_t column, int64_t end, const Block *const *x) {
-        for (int64_t tile = 0; tile < tiles_; ++tile) {
-            add_tile(place(column, tile), tile, end - column, x);
+        for (int64_t tile = 0; tile < tiles_; tile += kTogether) {
+            for_each_run(column, tile, min64(tile + kTogether, tiles_),
+                         [&](const WordTile &words, int64_t first, int64_t count)
+                             QK_INLINE { add_tiles(words, first, count, end - column, x); });
         }
     }
     template <bool cut, class Entries>
     void add_float_block(int64_t column, const ColumnFloats<Layout::quads> &x,
                          const Entries &entries) {
         for (int64_t tile = 0; tile < tiles_; ++tile) {
-            add_floats<Isa, Layout, cut>(place(column, tile), x,
-                                         groups_.template prepare<false>(tile, {0}),
-                                         groups_.of_step(), entries, &ahead_, sums_of(0, tile));
+            for_each_run(column, tile, tile + 1,
+                         [&](const WordTile &words, int64_t, int64_t) QK_INLINE {
+                add_floats<Isa, Layout, cut>(words, x, groups_.prepare_floats(tile),
+                                             groups_.of_step(), entries, &ahead_, sums_of(0, tile),
+                                             pitch_of(tile));
+            });
         }
     }
 
   private:
     static constexpr int64_t kTiles = kStripRows / kTileRows;
-    using Rows = RowsOfTile<Isa, Layout, kRows>;
+    static constexpr int64_t kTogether = StripGroups<Isa, Layout, kRows>::kTilesTogether;
+    using Rows = RowsOfTiles<Isa, Layout, kRows>;
 
-    float *sums_of(int64_t x_row, int64_t tile) { return sums_[x_row] + tile * kSums; }
+    // Of tiles that are taken together, sums of a unit are side by side. Floats take one by one.
+    int64_t units() const { return in_eights_ ? 16 : Layout::kUnits; }
+    float *sums_of(int64_t x_row, int64_t tile) {
+        if (!integers_) return sums_[x_row] + tile * kSums;
+        return sums_[x_row] + tile / kTogether * kTogether * kSums +
+               tile % kTogether * (kSums / units());
+    }
+    int64_t pitch_of(int64_t tile) const {
+        if (!integers_) return kSums / Layout::kUnits;
+        return min64(kTogether, tiles_ - tile / kTogether * kTogether) * (kSums / units());
+    }
 
     template <class Block>
-    Rows rows_of_tile(int64_t tile, const Block *const *x, float (&units)[kRows]) {
+    Rows rows_of_tiles(int64_t tile, int64_t count, const Block *const *x,
+                       float (&of_units)[kRows]) {
         Rows rows = {};
         for (int64_t j = 0; j < kRows; ++j) {
             rows.x[j] = x[j];
             rows.sums[j] = sums_of(j, tile);
-            units[j] = x[j]->unit / integer_steps(*args_.w.format);
+            of_units[j] = x[j]->unit / integer_steps(*args_.w.format);
         }
+        rows.tiles = count;
+        rows.pitch = pitch_of(tile);
         return rows;
     }
 
-    void add_tile(const WordTile &words, int64_t tile, int64_t,
-                  const ColumnBytes<Isa, Layout::quads> *const *x) {
+    void add_tiles(const WordTile &words, int64_t tile, int64_t count, int64_t,
+                   const ColumnBytes<Isa, Layout::quads> *const *x) {
         float units[kRows];
-        Rows rows = rows_of_tile(tile, x, units);
-        rows.groups = groups_.template prepare<true>(tile, units);
+        Rows rows = rows_of_tiles(tile, count, x, units);
+        rows.groups = groups_.template prepare<true>(0, tile, count, units);
         add_integers(words, rows, &ahead_);
     }
-    void add_tile(const WordTile &words, int64_t tile, int64_t columns,
-                  const EightsOfColumns<Isa> *const *x) {
+    void add_tiles(const WordTile &words, int64_t tile, int64_t count, int64_t columns,
+                   const EightsOfColumns<Isa> *const *x) {
         const int64_t size = args_.w.geometry.group_size;
         const int64_t steps = min64(kBlock, round_up(columns, size)) / 16;  // of its groups
+        in_eights_ = true;
         float units[kRows];
-        Rows rows = rows_of_tile(tile, x, units);
-        if constexpr (Layout::quads) {
-            rows.groups = groups_.prepare_rows(tile, units);
-        } else {
-            rows.groups = groups_.template prepare<true>(tile, units);
-        }
+        Rows rows = rows_of_tiles(tile, count, x, units);
         const auto add = args_.w.format->kind == FormatKind::kLut4
                              ? add_eights<Isa, Layout, kRows, true>
                              : add_eights<Isa, Layout, kRows, false>;
-        add(words, rows, steps, groups_.of_step(), entries_, &ahead_);
-        in_eights_ = true;
+        for (int64_t first = 0, group = 0; first < steps; first += size / 16, ++group) {
+            if constexpr (Layout::quads) {
+                rows.groups = groups_.prepare_rows(group, tile, count, units);
+            } else {
+                rows.groups = groups_.template prepare<true>(group, tile, count, units);
+            }
+            add(words, rows, first, first + size / 16, entries_, &ahead_);
+        }
     }
 
     const uint8_t *words_at(int64_t line, int64_t word) const {
@@ -128,11 +149,18 @@ class ColumnStrip {
         ahead_ = {at, at + width, width, pitch_ * 4};
     }
 
-    WordTile place(int64_t column, int64_t tile) {
-        const int64_t line = column / kBlock * kLines, word = first_word_ + tile * Isa::kWide;
-        if (word + Isa::kWide <= pitch_ && line + kLines <= lines_) {
-            return {words_at(line, word), pitch_ * 4};
+    // Tiles first .. last: those in place at once, others one by one.
+    template <class Body>
+    QK_INLINE void for_each_run(int64_t column, int64_t first, int64_t last, const Body &body) {
+        const int64_t line = column / kBlock * kLines, word = first_word_ + first * Isa::kWide;
+        const int64_t there = line + kLines <= lines_ ? (pitch_ - word) / Isa::kWide : 0;
+        const int64_t whole = min64(last - first, there);
+        if (whole > 0) body({words_at(line, word), pitch_ * 4}, first, whole);
+        for (int64_t tile = first + whole; tile < last; ++tile) {
+            body(copy_corner(line, first_word_ + tile * Isa::kWide), tile, 1);
         }
+    }
+    QK_NOINLINE WordTile copy_corner(int64_t line, int64_t word) {
         const int64_t lines = min64(kLines, lines_ - line),
                       words = min64(Isa::kWide, pitch_ - word);
         memset(corner_, 0, sizeof(corner_));
@@ -142,32 +170,40 @@ class ColumnStrip {
         return {reinterpret_cast<const uint8_t *>(corner_), Isa::kWide * 4};
     }
 
-    QK_NOINLINE void store(int64_t x_row, int64_t row, int64_t last, float *sums) const {
+    QK_NOINLINE void store(int64_t x_row, int64_t row, int64_t last, float *sums,
+                           int64_t pitch) const {
         alignas(64) float y[kTileRows];
         if (!Layout::quads) {
-            fold_rows(sums, y);
+            fold_rows(sums, pitch, y);
         } else if (in_eights_) {
-            fold_lanes(sums);
+            fold_lanes(sums, pitch);
             memcpy(y, sums, sizeof(y));
         } else {
-            fold_columns(sums, y);
+            fold_columns(sums, pitch, y);
         }
         const int64_t rows = min64(kTileRows, last - row);
         if constexpr (kLowered) minima_.take_off(row, rows, y);
         store_run(args_, x_row, row, rows, y);
     }
 
-    // A lane of every row after the other.
-    static void fold_lanes(float *sums) {
-        constexpr int64_t count = Layout::kRows * Isa::kWide;
+    // A lane of every row after the other, into the first one's sums.
+    void fold_lanes(float *sums, int64_t pitch) const {
+        const auto lane = [=, this](int64_t i) {
+            return sums + (in_eights_ ? place_of_lane(i) : i) * pitch;
+        };
         for (int64_t half = 8; half > 0; half /= 2) {
-            for (int64_t i = 0; i < half * count; ++i) sums[i] += sums[half * count + i];
+            for (int64_t i = 0; i < half; ++i) {
+                add_sums(lane(half + i), Layout::kRows * Isa::kWide, lane(i));
+            }
         }
+    }
+    static void add_sums(const float *__restrict from, int64_t count, float *__restrict to) {
+        for (int64_t i = 0; i < count; ++i) to[i] += from[i];
     }
 
     // A unit has a lane of every row.
-    static void fold_rows(float *sums, float *y) {
-        fold_lanes(sums);
+    void fold_rows(float *sums, int64_t pitch, float *y) const {
+        fold_lanes(sums, pitch);
         for (int64_t word = 0; word < Isa::kWide; ++word) {
             const float *const from = sums + word % 4 * 2 * Isa::kWide + word / 4 * 4;
             Quad low, high, a, b;
@@ -180,9 +216,8 @@ class ColumnStrip {
     }
 
     // A quad has 4 lanes of a row: lanes 2 b + half of a unit's 8.
-    static void fold_columns(float *sums, float *y) {
-        constexpr int64_t count = 8 * Isa::kWide;
-        for (int64_t i = 0; i < count; ++i) sums[i] += sums[count + i];
+    static void fold_columns(float *sums, int64_t pitch, float *y) {
+        add_sums(sums + pitch, 8 * Isa::kWide, sums);
         for (int64_t row = 0; row < Isa::kWide; row += 4) {
             alignas(16) float lane[2][4][4];  // [half][lane][row]
             for (int64_t half = 0; half < 2; ++half) {
@@ -200,6 +235,7 @@ class ColumnStrip {
     }
 
     const LinearArgs &args_;
+    const bool integers_;
     StripGroups<Isa, Layout, kRows> groups_;
     std::conditional_t<kLowered, StripMinima<Isa>, NoStripMinima> minima_;
     const RaisedEntries entries_;  // of tables of integers

@@ -37,6 +37,9 @@ class StripGroups {
     using Tile = TileGroup<Isa, Layout, kRows>;
     using Units = float[kRows];  // of each row of x
     static constexpr int64_t kTileRows = Isa::kWide * Layout::kRows;
+    // Tiles whose lines are taken unit by unit, each a run: gptq's of few rows, as their scales
+    // stand there four times.
+    static constexpr int64_t kTilesTogether = (Layout::quads ? 128 : kStripRows) / kTileRows;
 
     StripGroups(const Weight &w, const Device &device, bool integers)
         : w_(w), widen_(pick_nested_widener<Isa>(device)) {
@@ -67,27 +70,26 @@ class StripGroups {
         for (int64_t g = first + count; g < next; ++g) fetch(g);
     }
 
-    // Of the strip's tile: zeros as integers' operands and scales times `units`, or as floats.
+    // A group's numbers for `count` of the strip's tiles: zeros as integers' operands and scales
+    // times `units`, or as floats.
     template <bool integers>
-    QK_NOINLINE const Tile *prepare(int64_t tile, const Units &units) {
-        const int64_t row = tile * kTileRows;
-        for (int64_t g = 0; g < count_; ++g) {
-            if constexpr (Layout::quads) {
-                prepare_columns<integers>(group_[g].scale + row, group_[g].zero, row, units,
-                                          &tile_[g]);
-            } else {
-                prepare_words<integers>(group_[g].scale + row, group_[g].zero + row / 8, units,
-                                        &tile_[g]);
-            }
-        }
+    const Tile *prepare(int64_t group, int64_t tile, int64_t count, const Units &units) {
+        for (int64_t i = 0; i < count; ++i)
+            prepare_tile<integers>(group, tile + i, units, &tile_[i]);
+        return tile_;
+    }
+    // Of one tile, as floats, all groups of the block.
+    const Tile *prepare_floats(int64_t tile) {
+        for (int64_t g = 0; g < count_; ++g) prepare_tile<false>(g, tile, {0}, &tile_[g]);
         return tile_;
     }
     // The same of integers for rows in sequence, each once.
-    QK_NOINLINE const Tile *prepare_rows(int64_t tile, const Units &units) {
-        const int64_t row = tile * kTileRows;
-        for (int64_t g = 0; g < count_; ++g) {
-            put<true>(Isa::load_wide(group_[g].scale + row),
-                      Isa::nibbles_in_order(group_[g].zero, row), units, 0, &tile_[g]);
+    QK_NOINLINE const Tile *prepare_rows(int64_t group, int64_t tile, int64_t count,
+                                         const Units &units) {
+        for (int64_t i = 0; i < count; ++i) {
+            const int64_t row = (tile + i) * kTileRows;
+            put<true>(Isa::load_wide(group_[group].scale + row),
+                      Isa::nibbles_in_order(group_[group].zero, row), units, 0, &tile_[i]);
         }
         return tile_;
     }
@@ -161,6 +163,17 @@ class StripGroups {
     }
 
     template <bool integers>
+    QK_NOINLINE void prepare_tile(int64_t group, int64_t tile, const Units &units, Tile *to) const {
+        const int64_t row = tile * kTileRows;
+        const Group &from = group_[group];
+        if constexpr (Layout::quads) {
+            prepare_columns<integers>(from.scale + row, from.zero, row, units, to);
+        } else {
+            prepare_words<integers>(from.scale + row, from.zero + row / 8, units, to);
+        }
+    }
+
+    template <bool integers>
     static void put(typename Isa::Floats scale, typename Isa::Bits zero, const Units &units,
                     int64_t vector, Tile *to) {
         for (int64_t j = 0; j < kRows; ++j) {
@@ -213,7 +226,7 @@ class StripGroups {
     NestedCode code_;
     Group group_[8] = {};
     int64_t of_step_[8] = {};
-    Tile tile_[8];
+    Tile tile_[kTilesTogether > 8 ? kTilesTogether : 8];
 };
 
 // What minima take off a row of x as integers, as MinimaOfGroups has it: four sums of a row of w,

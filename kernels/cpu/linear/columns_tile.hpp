@@ -139,26 +139,31 @@ QK_INLINE inline void load_x(const XBytes &x, int64_t place, typename Isa::Bits 
     to[6] = Isa::template spread_bits<quads>(x.sum + place);
 }
 
-// What rows of x meet a tile with.
+// What rows of x meet tiles with that are side by side: units' sums are `pitch` floats apart.
 template <class Isa, class Layout, int64_t kRows>
-struct RowsOfTile {
+struct RowsOfTiles {
     const XBytes *x[kRows];
     float *sums[kRows];
-    const TileGroup<Isa, Layout, kRows> *groups;
+    const TileGroup<Isa, Layout, kRows> *groups;  // one a tile
+    int64_t tiles, pitch;
 };
 
-// sums[unit][2 i + half] of a block of integers. Dots of two rows of x advance kDotsTogether at a
+// sums[unit][tile][2 i + half] of a block of integers: unit after unit, because a unit's 8 lines
+// meet in few sets of the first cache as it is. Dots of two rows of x advance kDotsTogether at a
 // time and share their nibbles; those of one row reuse x instead, which stays in registers.
 template <class Isa, class Layout, int64_t kRows>
-QK_NOINLINE void add_integers(const WordTile &tile, const RowsOfTile<Isa, Layout, kRows> &given,
+QK_NOINLINE void add_integers(const WordTile &words, const RowsOfTiles<Isa, Layout, kRows> &given,
                               Ahead<Isa> *fetched) {
     constexpr bool quads = Layout::quads;
     constexpr int together = kRows == 1 ? 1 : Isa::kDotsTogether;
     Ahead<Isa> ahead = *fetched;  // copies that nothing points to
-    const RowsOfTile<Isa, Layout, kRows> rows = given;
-    for (int64_t unit = 0; unit < Layout::kUnits; ++unit) {
+    const RowsOfTiles<Isa, Layout, kRows> rows = given;
+    const auto add_tile = [&](int64_t unit, int64_t tile) QK_INLINE {
         typename Isa::Bits transposed[2][4];
-        load_unit<Isa, Layout>(tile, unit, ahead, transposed);
+        load_unit<Isa, Layout>({words.from + tile * Isa::kWide * 4, words.stride}, unit, ahead,
+                               transposed);
+        const TileGroup<Isa, Layout, kRows> &group = rows.groups[tile];
+        const int64_t at = unit * rows.pitch + tile * 8 * Isa::kWide;
         typename Isa::Bits operands[7];
         const auto load_row = [&]<int half>(int64_t j) QK_INLINE {
             load_x<Isa, quads>(*rows.x[j], quads ? 8 * unit + 4 * half : unit, operands);
@@ -175,14 +180,13 @@ QK_NOINLINE void add_integers(const WordTile &tile, const RowsOfTile<Isa, Layout
                     return quads ? first + i : 2 * (first + i) + half;
                 };
                 QK_UNROLL for (int i = 0; i < together; ++i) {
-                    zero[i] = Isa::load_bits(rows.groups->zero[vector(i)]);
+                    zero[i] = Isa::load_bits(group.zero[vector(i)]);
                 }
                 typename Isa::Floats dot[together];
                 Isa::dot_integers(even, odd, operands, zero, dot);
                 QK_UNROLL for (int i = 0; i < together; ++i) {
-                    float *const sum =
-                        rows.sums[j] + ((unit * 4 + first + i) * 2 + half) * Isa::kWide;
-                    const float *const scale = rows.groups->scale[j][vector(i)];
+                    float *const sum = rows.sums[j] + at + ((first + i) * 2 + half) * Isa::kWide;
+                    const float *const scale = group.scale[j][vector(i)];
                     Isa::store_wide(
                         sum, Isa::multiply_add(dot[i], Isa::load_wide(scale), Isa::load_wide(sum)));
                 }
@@ -199,6 +203,9 @@ QK_NOINLINE void add_integers(const WordTile &tile, const RowsOfTile<Isa, Layout
         };
         add_half.template operator()<0>();
         add_half.template operator()<1>();
+    };
+    for (int64_t unit = 0; unit < Layout::kUnits; ++unit) {
+        for (int64_t tile = 0; tile < rows.tiles; ++tile) add_tile(unit, tile);
     }
     *fetched = ahead;
 }
@@ -220,62 +227,62 @@ struct RaisedEntries {
 };
 
 // The same in small groups: a lane is 8 columns, one line of gptq or 8 of awq_gemm, and lanes l and
-// l + 8 are step l of 16 columns; steps past `steps` are left. sums[lane], rows as TileGroup has
-// them. `table`: codes are looked up in `entries`.
+// l + 8 are step l of 16 columns, of which first .. last are added: those of a group.
+// sums[place_of_lane(lane)][tile], rows as TileGroup has them. `table`: codes are looked up in
+// `entries`.
+constexpr int64_t place_of_lane(int64_t lane) { return lane % 8 * 2 + lane / 8; }
 template <class Isa, class Layout, int64_t kRows, bool table>
-QK_NOINLINE void add_eights(const WordTile &tile, const RowsOfTile<Isa, Layout, kRows> &given,
-                            int64_t steps, const int64_t *of_step, const RaisedEntries &entries,
+QK_NOINLINE void add_eights(const WordTile &words, const RowsOfTiles<Isa, Layout, kRows> &given,
+                            int64_t first, int64_t last, const RaisedEntries &entries,
                             Ahead<Isa> *fetched) {
     constexpr int64_t lines = Layout::quads ? 1 : 8, of_lane = Layout::kRows * Isa::kWide;
     Ahead<Isa> ahead = *fetched;
-    const RowsOfTile<Isa, Layout, kRows> rows = given;
+    const RowsOfTiles<Isa, Layout, kRows> rows = given;
     const typename Isa::Bits of_codes = Isa::template spread_bits<true>(entries.entry);
     const auto integers = [&](typename Isa::Bits codes) QK_INLINE {
         return table ? Isa::look_up_bytes(of_codes, codes) : codes;
     };
-    const auto add_lane = [&](const uint8_t *from, int64_t lane, int64_t group) QK_INLINE {
+    const auto add_lane = [&](const uint8_t *from, int64_t lane) QK_INLINE {
         typename Isa::Bits operands[kRows][7];
-        const TileGroup<Isa, Layout, kRows> &of = rows.groups[group];
         QK_UNROLL for (int64_t j = 0; j < kRows; ++j) {
             load_x<Isa, false>(*rows.x[j], lane, operands[j]);
         }
-        const auto add = [&](typename Isa::Bits words_even, typename Isa::Bits words_odd, int v)
-                             QK_INLINE {
-            const typename Isa::Bits even[1] = {integers(words_even)};
-            const typename Isa::Bits odd[1] = {integers(words_odd)};
-            QK_UNROLL for (int64_t j = 0; j < kRows; ++j) {
-                float *const sum = rows.sums[j] + lane * of_lane + v * Isa::kWide;
-                typename Isa::Floats dot[1];
-                Isa::dot_integers(even, odd, operands[j], {Isa::load_bits(of.zero[v])}, dot);
-                Isa::store_wide(sum, Isa::multiply_add(dot[0], Isa::load_wide(of.scale[j][v]),
-                                                       Isa::load_wide(sum)));
-            }
-        };
-        if constexpr (Layout::quads) {
-            const typename Isa::Bits words = Isa::load_bits(from);
-            add(Isa::template nibbles<0>(words), Isa::template nibbles<1>(words), 0);
-        } else {
-            typename Isa::Bits t[2][4];
-            load_lines<Isa>(from, tile.stride, ahead, t);
-            QK_UNROLL for (int i = 0; i < 4; ++i) {
-                add(Isa::template nibbles<0>(t[0][i]), Isa::template nibbles<0>(t[1][i]), 2 * i);
-                add(Isa::template nibbles<1>(t[0][i]), Isa::template nibbles<1>(t[1][i]),
-                    2 * i + 1);
+        for (int64_t tile = 0; tile < rows.tiles; ++tile, from += Isa::kWide * 4) {
+            const TileGroup<Isa, Layout, kRows> &of = rows.groups[tile];
+            const int64_t at = place_of_lane(lane) * rows.pitch + tile * of_lane;
+            const auto add = [&](typename Isa::Bits words_even, typename Isa::Bits words_odd, int v)
+                                 QK_INLINE {
+                const typename Isa::Bits even[1] = {integers(words_even)};
+                const typename Isa::Bits odd[1] = {integers(words_odd)};
+                QK_UNROLL for (int64_t j = 0; j < kRows; ++j) {
+                    float *const sum = rows.sums[j] + at + v * Isa::kWide;
+                    typename Isa::Floats dot[1];
+                    Isa::dot_integers(even, odd, operands[j], {Isa::load_bits(of.zero[v])}, dot);
+                    Isa::store_wide(sum, Isa::multiply_add(dot[0], Isa::load_wide(of.scale[j][v]),
+                                                           Isa::load_wide(sum)));
+                }
+            };
+            if constexpr (Layout::quads) {
+                const typename Isa::Bits codes = Isa::load_bits(from);
+                if (tile % 8 == 0) ahead.fetch();
+                add(Isa::template nibbles<0>(codes), Isa::template nibbles<1>(codes), 0);
+            } else {
+                typename Isa::Bits t[2][4];
+                load_lines<Isa>(from, words.stride, ahead, t);
+                QK_UNROLL for (int i = 0; i < 4; ++i) {
+                    add(Isa::template nibbles<0>(t[0][i]), Isa::template nibbles<0>(t[1][i]),
+                        2 * i);
+                    add(Isa::template nibbles<1>(t[0][i]), Isa::template nibbles<1>(t[1][i]),
+                        2 * i + 1);
+                }
             }
         }
     };
-    const int64_t stride = lines * tile.stride;
-    for (int64_t step = 0; step < steps && Layout::quads; ++step) {
-        const uint8_t *const from = tile.from + 2 * step * stride;
-        if (step % 4 == 0) ahead.fetch();
-        add_lane(from, step, of_step[step]);
-        add_lane(from + stride, step + 8, of_step[step]);
-    }
-    // Sums of lanes l and l + 8 are 4 KiB apart there: not one after the other.
-    for (int64_t lane = 0; lane < 16 && !Layout::quads; ++lane) {
-        const int64_t step = lane % 8;
-        if (step >= steps) continue;
-        add_lane(tile.from + (2 * step + lane / 8) * stride, lane, of_step[step]);
+    const int64_t stride = lines * words.stride;
+    for (int64_t step = first; step < last; ++step) {
+        const uint8_t *const from = words.from + 2 * step * stride;
+        add_lane(from, step);
+        add_lane(from + stride, step + 8);
     }
     *fetched = ahead;
 }
@@ -285,7 +292,8 @@ QK_NOINLINE void add_eights(const WordTile &tile, const RowsOfTile<Isa, Layout, 
 template <class Isa, class Layout, bool cut, class Entries>
 QK_NOINLINE void add_floats(const WordTile &tile, const ColumnFloats<Layout::quads> &x,
                             const TileGroup<Isa, Layout, 1> *groups, const int64_t *of_step,
-                            const Entries &entries, Ahead<Isa> *fetched, float *sums) {
+                            const Entries &entries, Ahead<Isa> *fetched, float *sums,
+                            int64_t pitch) {
     constexpr bool quads = Layout::quads;
     Ahead<Isa> ahead = *fetched;
     const Entries table = entries;  // a copy that nothing points to
@@ -303,7 +311,7 @@ QK_NOINLINE void add_floats(const WordTile &tile, const ColumnFloats<Layout::qua
             const auto add_half = [&]<int half>() QK_INLINE {
                 const int64_t place = quads ? 8 * unit + 4 * half : unit;
                 const int v = quads ? i : 2 * i + half;
-                float *const to = sums + ((unit * 4 + i) * 2 + half) * Isa::kWide;
+                float *const to = sums + unit * pitch + (i * 2 + half) * Isa::kWide;
                 typename Isa::Floats sum = Isa::load_wide(to);
                 for_each_step([&]<int step>() QK_INLINE {
                     if (cut && step >= x.steps) return;
