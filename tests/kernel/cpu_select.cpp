@@ -118,7 +118,8 @@ constexpr Conditions kColumns = (kRow & ~(kWholeBytes | kNibblesByRow)) | kColum
 constexpr Conditions kAnyGroups =
     kQuantized | kAlongK | kGroupsOfLut8 | kEightRowsOfW | kWholeBytes | kScaled;
 constexpr Conditions kGroups = kGroups128 | kBlocks128;
-constexpr Conditions kMany = kBlockSums | kTwoRows | kFourRows | kAvx2Rows | kEightRows | kTileRows;
+constexpr Conditions kMany =
+    kBlockSums | kTwoRows | kFourRows | kAvx2Rows | kVnniRows | kEightRows | kTileRows;
 constexpr Case kCases[] = {
     {"u4 g128 packed, m 1", 0, kPackedRow | kGroups | kU4 | kExactIntegers | kLaneSums},
     {"u4 g32 packed, m 1", 0,

@@ -22,6 +22,18 @@ int64_t rows_for_avx2(const Weight &w) {
     }
 }
 
+// Rows of x from which on AVX-512's batches, which gather columns, take less time than AVX2 where
+// these are stored. Rows are worth a batch from four on.
+int64_t rows_for_vnni(const Weight &w) {
+    if (w.layout == nullptr) return 4;
+    switch (w.layout->id) {
+        case QK_LAYOUT_AWQ_GEMM: return 13;
+        case QK_LAYOUT_GPTQ:
+        case QK_LAYOUT_GPTQ_V1: return w.format->kind == FormatKind::kLut4 ? 7 : 9;
+        default: return 4;
+    }
+}
+
 // Rows of x from which on tiles take less time than vectors in int8 mode: what a group costs beside
 // its products is the same for both.
 int64_t tile_rows(const Geometry &s) {
@@ -33,7 +45,8 @@ Conditions facts_of_x(const LinearArgs &args) {
     const int64_t m = args.x.rows;
     return (m <= kLaneRows ? kLaneSums : kBlockSums) | when(m >= 2, kTwoRows) |
            when(m <= 6, kFewRows) | when(m >= 4, kFourRows) |
-           when(m >= rows_for_avx2(args.w), kAvx2Rows) | when(m <= 4, kUpToFourRows) |
+           when(m >= rows_for_avx2(args.w), kAvx2Rows) |
+           when(m >= rows_for_vnni(args.w), kVnniRows) | when(m <= 4, kUpToFourRows) |
            when(m <= 8, kUpToEightRows) | when(m >= 8, kEightRows) | when(m <= 32, kUpTo32Rows) |
            when(m >= tile_rows(args.w.geometry), kTileRows);
 }

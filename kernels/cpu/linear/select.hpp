@@ -42,13 +42,14 @@ enum Condition : Conditions {
     kTwoRows = 1ull << 32,         // of x, at least
     kTileRows = 1ull << 33,        // of x, at least, by the groups: tiles of 16 pay from here on
     kUpTo32Rows = 1ull << 34,      // of x
+    kVnniRows = 1ull << 35,        // as kFourRows, by layout: AVX-512 gathers columns
 };
 
 // Conditions that are the case itself: their kernels are no faster ones for another case.
 constexpr Conditions kOfTheCase =
     kLaneSums | kBlockSums | kTwoRows | kFewRows | kFourRows | kAvx2Rows | kUpToFourRows |
-    kUpToEightRows | kEightRows | kUpTo32Rows | kTileRows | kU4 | kS8 | kColumnLayout | kFourBits |
-    kNibbles | kNibblesByRow | kExactIntegers | kBlocks128 | kSmallGroups;
+    kUpToEightRows | kEightRows | kUpTo32Rows | kVnniRows | kTileRows | kU4 | kS8 | kColumnLayout |
+    kFourBits | kNibbles | kNibblesByRow | kExactIntegers | kBlocks128 | kSmallGroups;
 
 // What a case without it is; conditions of the case itself are never said.
 static constexpr const char *lacking_text(Conditions condition) {
@@ -139,7 +140,7 @@ constexpr LinearRow kLinearTable[] = {
     {QK_ON_X86(kLinearInt8AmxBatch), "amx int8 batch", kInt8Mode, kVnniVbmi | QK_ISA_AMX_INT8,
      kInt8Blocks | kTileRows},
     {QK_ON_X86(kLinearInt8VnniBatch), "avx512 vnni int8 batch", kInt8Mode, kVnniVbmi,
-     kInt8Blocks | kFourRows},
+     kInt8Blocks | kVnniRows},
     {QK_ON_X86(kLinearInt8ColumnsAvx2), "avx2 int8 columns", kInt8Mode, QK_ISA_AVX2, kInt8Columns},
     {QK_ON_X86(kLinearInt8Vnni), "avx512 vnni int8", kInt8Mode, kVnniVbmi, kInt8Blocks},
     {QK_ON_X86(kLinearInt8AmxBytesBatch), "amx int8 bytes batch", kInt8Mode,
@@ -359,8 +360,7 @@ static constexpr Faster faster_than(const LinearRow &chosen, const LinearRow *ta
     for (const LinearRow *row = table; row != &chosen; ++row) {
         const Conditions lacking = row->conditions & ~facts;
         const uint32_t no_sets = row->sets & ~sets;
-        if (!allows(modes, *row) || (lacking & kOfTheCase) != 0) continue;
-        if ((row->sets & ~kind) != 0) continue;
+        if (!allows(modes, *row) || (lacking & kOfTheCase) != 0 || (row->sets & ~kind)) continue;
         // Kernels of rows as files store them are none for packed blocks and for columns.
         if ((lacking & kWholeBytes) != 0 && (facts & (kPacked | kColumnLayout)) != 0) continue;
         const int32_t weight = count_bits(lacking) + (no_sets != 0 ? 2 : 0);
