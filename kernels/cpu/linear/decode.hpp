@@ -98,7 +98,7 @@ class Decoder {
                 const Lanes<Isa> product = Isa::mul(look_up(from), scale);
                 return lowered ? Isa::add(product, minus) : product;
             };
-            const auto add_step = [&] QK_INLINE {
+            const auto add_step = [&]() QK_INLINE {
                 const Lanes<Isa> product = weight(codes + at);
                 for (int j = 0; j < kCount; ++j) {
                     sum[j] = Isa::fma(Isa::load_f32(x[j] + at * 4), product, sum[j]);

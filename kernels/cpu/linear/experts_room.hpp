@@ -100,7 +100,7 @@ constexpr int64_t kTogether = 64;                // rows of x, at most
 constexpr int64_t kGathered = int64_t{1} << 20;  // bytes of them, but for eight rows
 constexpr int64_t kKept = int64_t{32} << 20;     // bytes of z, but for 64 tokens
 constexpr int64_t kScanned = 64;                 // rows up to which looking through ids is free
-constexpr int64_t kLastRows[] = {2, 3, 4, 5, 6, 7, 8, 12, 32};  // of x, that a kernel ends at
+constexpr int64_t kLastRows[] = {2, 3, 4, 5, 6, 7, 8, 12, 32};  // of x, some kernels' last
 
 // Rows are gathered where the mode's kernel gives them the bits that they have alone.
 void gather_room(const LinearArgs &args, const Device &device, uint32_t modes, int64_t rows,

@@ -42,7 +42,7 @@ enum Condition : Conditions {
     kTwoRows = 1ull << 32,         // of x, at least
     kTileRows = 1ull << 33,        // of x, at least, by the groups: tiles of 16 pay from here on
     kUpTo32Rows = 1ull << 34,      // of x
-    kVnniRows = 1ull << 35,        // as kFourRows, by layout: AVX-512 gathers columns
+    kVnniRows = 1ull << 35,        // of x, at least, by the layout: AVX-512 gathers columns
 };
 
 // Conditions that are the case itself: their kernels are no faster ones for another case.
