@@ -74,7 +74,7 @@ std::vector<FusedExperts> find_fused(const std::vector<qk_file_tensor> &tensors)
     std::vector<FusedExperts> mixtures;
     for (const qk_file_tensor &gate_up : fused) {
         const std::string name = gate_up.name;
-        if (!ends_with(name, std::string(kModule) + kGateUp)) continue;
+        if (!ends_with("." + name, std::string(kModule) + kGateUp)) continue;
         const std::string module = name.substr(0, name.size() - std::string(kGateUp).size());
         const auto down = by_name.find(module + kDown);
         if (down == by_name.end()) continue;

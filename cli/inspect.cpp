@@ -275,7 +275,7 @@ void print_tensors(const std::vector<qk_file_tensor> &tensors) {
 }
 
 void print_layers(const Checkpoint &checkpoint, const Contents &contents) {
-    if (contents.layers.empty() && contents.experts.empty()) return;
+    if (contents.layers.empty() && contents.experts.empty() && contents.mixtures.empty()) return;
     std::vector<Row> rows = {
         {"layer", "dialect", "format", "shape", "group", "scales", "bytes", "loads"}};
     for (const qk_layer &layer : other_layers(contents.layers, contents.mixtures)) {

@@ -132,7 +132,7 @@ std::vector<qk_file_tensor> fused_experts(const std::vector<qk_file_tensor> &ten
         const std::string last = name.substr(name.rfind('.') + 1);
         const bool weights = !matches({"*scale*", "*bias*", "*zero*"}, last);
         if (floats && weights && tensor.rank == 3 &&
-            matches({"*expert*", "*_moe.*", "*_exps.*"}, name)) {
+            matches({"*expert*", "*_moe.*", "*_exps", "*_exps.*"}, name)) {
             experts.push_back(tensor);
         }
     }

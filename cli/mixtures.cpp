@@ -25,6 +25,11 @@ std::string of_all_experts(const std::string &name) {
     return "";
 }
 
+bool is_layer(const Checkpoint &checkpoint, const qk_layer &experts) {
+    qk_layer layer = {};
+    return qk_checkpoint_find_layer(checkpoint.get(), experts.name, &layer, sizeof layer) == QK_OK;
+}
+
 bool is_single(const qk_layer &layer) {
     return std::string(layer.name).find(std::string(kExperts) + "*.") != std::string::npos;
 }
@@ -86,7 +91,8 @@ std::vector<Mixture> all_mixtures(const Checkpoint &checkpoint) {
     std::vector<Mixture> mixtures;
     std::map<std::string, size_t> places;
     for (const qk_layer &layer : all_expert_layers(checkpoint)) {
-        if (!is_single(layer) && !is_loadable(layer)) continue;
+        // A refused layer of the file has a line of its own; a dense tensor has this one.
+        if (!is_single(layer) && !is_loadable(layer) && is_layer(checkpoint, layer)) continue;
         const auto [place, is_new] = places.emplace(mixture_name(layer), mixtures.size());
         if (is_new) mixtures.push_back({place->first, {}});
         mixtures[place->second].parts.push_back(layer);

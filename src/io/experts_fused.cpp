@@ -21,27 +21,33 @@ Name name_of(const Tensor &tensor) {
     return name;
 }
 
-// "X.experts.Y", "X_moe.Y" and "X.Y_exps", where Y is no part of a quantized weight.
+bool is_named_experts(const Name &module) {
+    return same(module.text, "experts") || ends_with(module.text, ".experts");
+}
+
+// "X.experts.Y", "X_moe.Y" and "X.Y_exps", where Y is no part of a quantized weight. A "*" would be
+// a name of layers an expert.
 bool is_of_experts(const Name &name) {
     const char *const dot = strrchr(name.text, '.');
-    if (dot == nullptr) return false;
+    if (dot == nullptr || strchr(name.text, '*') != nullptr) return false;
     static constexpr const char *kOthers[] = {"scale", "bias", "zero"};
     for (const char *other : kOthers) {
         if (strstr(dot, other) != nullptr) return false;
     }
     Name module = name;
     module.text[dot - name.text] = 0;
-    return same(module.text, "experts") || ends_with(module.text, ".experts") ||
-           ends_with(module.text, "_moe") || ends_with(name.text, "_exps");
+    return is_named_experts(module) || ends_with(module.text, "_moe") ||
+           ends_with(name.text, "_exps");
 }
 
-// Whether the file has [E,k,2n] and [E,n,k], where others have [E,2n,k] and [E,k,n]. Sizes tell:
-// 2n is not n.
+// Whether X.experts.gate_up_proj and down_proj, of one dtype, are [E,k,2n] and [E,n,k], where
+// others have [E,2n,k] and [E,k,n]. Sizes tell: 2n is not n.
 bool is_transposed(const qk_checkpoint *c, const Name &name) {
     Name module = name;
     char *const dot = strrchr(module.text, '.');
     if (!same(dot, kGateUp) && !same(dot, kDown)) return false;
     *dot = 0;
+    if (!is_named_experts(module)) return false;
     const Module of = {c, module.text, nullptr, nullptr};
     const Tensor *const gate_up = sibling(of, kGateUp), *const down = sibling(of, kDown);
     return gate_up != nullptr && is(down, gate_up->dtype, 3) && gate_up->rank == 3 &&

@@ -182,6 +182,17 @@ class Fused(FusedCase):
                           "a.weight_bias": "vector"})
         self.assertEqual(self.run_json("inspect", out)["fused_experts"][0]["name"], name)
 
+    def test_a_refused_one_is_on_the_line_of_its_mixture(self):
+        path = self.write("a.safetensors", safetensors({
+            "m.experts.gate_up_proj": ("F16", [2, 32, 8], bytes(1024)),
+            "m.experts.gate_up_proj_bias": ("F16", [2, 31], bytes(124)),
+            "m.experts.down_proj": ("F16", [2, 8, 16], bytes(512)),
+            "blk.0.ffn_up_exps": ("F16", [2, 16, 8], bytes(512))}))
+        up, experts = self.run_json("inspect", path)["experts"]
+        self.assertEqual(("blk.0.ffn_*_exps", True), (up["name"], up["loadable"]))
+        self.assertEqual(("m.experts", False), (experts["name"], experts["loadable"]))
+        self.assertIn("expected F32, F16 or BF16 [2,32]", experts["reason"])
+
     def test_what_is_no_pair(self):
         """Every tensor stays as it is, and is listed by itself."""
         straight, other = self.pair(), self.transposed()

@@ -81,9 +81,10 @@ TEST_F(Experts, OfDenseTensorsAreLoaded) {
 // By their names, of three dimensions, of floats; what is left of a quantized weight is none.
 TEST_F(Experts, OfDenseTensorsAreFoundByTheirNames) {
     Parts parts;
-    for (const char *name : {"m.experts.up", "m.experts.up_scale", "m.experts.up_bias",
-                             "m.experts.0.conv.weight", "m.norm.weight", "experts.w1.weight",
-                             "m.shared_experts.w1", "blk.0.ffn_up_exps.weight"}) {
+    for (const char *name :
+         {"m.experts.up", "m.experts.up_scale", "m.experts.up_bias", "m.experts.0.conv.weight",
+          "m.norm.weight", "experts.w1.weight", "m.shared_experts.w1", "blk.0.ffn_up_exps.weight",
+          "m.experts.*.up_exps"}) {
         parts.set(name, "F16", {2, 4, 8}, half_ones(64));
     }
     parts.set("m.experts.flat", "F16", {8, 8}, half_ones(64));
@@ -102,6 +103,26 @@ TEST_F(Experts, OfDenseTensorsAreFoundByTheirNames) {
         "m.experts.none 0 weight is F16 [0,4,8]; a weight of qk has at least 1 of each\n"
         "m.experts.up 2 bias is F16 [2,4,8]; expected F32, F16 or BF16 [2,4]\n",
         names);
+}
+
+// As the command reads them: of one dtype, and of a module of experts.
+TEST_F(Experts, OfDenseTensorsAreTurnedInModulesOfExpertsAlone) {
+    const auto rows_of = [&](const char *module, const char *dtype) {
+        Parts parts;
+        const std::string name = module;
+        parts.set(name + ".gate_up_proj", "F16", {2, 8, 32}, half_ones(512));
+        parts.set(name + ".down_proj", dtype, {2, 16, 8}, half_ones(256));
+        open(parts.build(), "");
+        qk_layer layer = {};
+        const qk_status status = qk_checkpoint_find_expert_layer(
+            checkpoint, (name + ".gate_up_proj").c_str(), &layer, sizeof layer);
+        EXPECT_EQ(QK_OK, status) << module;
+        return layer.desc.shape[1];
+    };
+    EXPECT_EQ(32, rows_of("m.experts", "F16"));
+    EXPECT_EQ(32, rows_of("experts", "F16"));
+    EXPECT_EQ(8, rows_of("m.experts", "BF16"));
+    EXPECT_EQ(8, rows_of("m_moe", "F16"));
 }
 
 // Q8_0: blocks of an f16 scale and 32 codes.
