@@ -6,7 +6,8 @@
 //         16 sums of every row, one for each lane of the order of sums    64 KB, second cache
 //         for blocks of 128 columns (16 lines of gptq, 128 of awq_gemm):
 //             scales and zeros of the block's groups as they are multiplied
-//             for tiles of kWide words: lines of the block, each a vector of words
+//             integers: for units of a few lines: tiles of kWide words, up to kTogether of them
+//             floats: for tiles of kWide words: lines of the block, each a vector of words
 //
 // Two rows of x have sums of their own and share what is transposed and looked up. A word is read
 // once and a sum once a block, so a row of w costs its codes, scales and zeros of memory. 64 bytes

@@ -37,8 +37,8 @@ class StripGroups {
     using Tile = TileGroup<Isa, Layout, kRows>;
     using Units = float[kRows];  // of each row of x
     static constexpr int64_t kTileRows = Isa::kWide * Layout::kRows;
-    // Tiles whose lines are taken unit by unit, each a run: gptq's of few rows, as their scales
-    // stand there four times.
+    // Tiles whose lines are taken unit by unit, each a run. Fewer of gptq's, whose scales are held
+    // four times.
     static constexpr int64_t kTilesTogether = (Layout::quads ? 128 : kStripRows) / kTileRows;
 
     StripGroups(const Weight &w, const Device &device, bool integers)
