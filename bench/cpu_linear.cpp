@@ -347,6 +347,10 @@ int main(int argc, char **argv) {
     app.add_flag("--floor", options.floor, "the floor alone: its rate for each line of stdin");
     app.add_flag("--small", options.small, "small products on one thread and on several");
     CLI11_PARSE(app, argc, argv);
+    if (options.against == "aligned" && (options.straddle == 0 || options.floor)) {
+        fprintf(stderr, "--against aligned: wants --straddle, and has no floor of its own\n");
+        return 1;
+    }
     if (options.floor) {
         serve_floor(options);
         return 0;
