@@ -197,26 +197,32 @@ struct DecodeLut4 {
     }
 };
 
+// Both entries of every byte of codes, eight times in a row, at place(byte, time). `mine`: the
+// entry of this thread's number mod 16; by `threads` threads, whole warps; a barrier must follow.
+template <class T, class Place>
+__device__ inline void fill_table(float mine, uint32_t threads, const Place &place) {
+    const uint32_t both = pack_pair(T{}, mine, mine);
+    for (uint32_t i = threadIdx.x; i < 256 * 8; i += threads) {
+        const uint32_t byte = i / 8;
+        const uint32_t low = __shfl_sync(~0u, both, int(byte & 15));
+        const uint32_t e = __byte_perm(low, __shfl_sync(~0u, both, int(byte >> 4)), 0x5410);
+        shared_store_16(place(byte, i % 8), {e, e, e, e});
+    }
+}
+
 // The table in 32 KiB, at a fixed address.
 template <class T, uint32_t kTable>
 struct DecodeTable {
     static constexpr bool kLut4 = true;
 
-    // By `threads` threads, whole warps; a barrier must follow. `own`: what addresses of a block's
-    // memory begin with in a cluster.
+    // As fill_table. `own`: what addresses of a block's memory begin with in a cluster.
     static __device__ void prepare(const float (&entries)[16], uint32_t threads, uint32_t own = 0) {
         prepare_own(entries[threadIdx.x & 15], threads, own);
     }
-    // `mine`: the entry of this thread's number mod 16.
     static __device__ void prepare_own(float mine, uint32_t threads, uint32_t own = 0) {
-        const uint32_t both = pack_pair(T{}, mine, mine);
-        for (uint32_t i = threadIdx.x; i < 256 * 8; i += threads) {
-            const uint32_t byte = i / 8;
-            const uint32_t low = __shfl_sync(~0u, both, int(byte & 15));
-            const uint32_t e = __byte_perm(low, __shfl_sync(~0u, both, int(byte >> 4)), 0x5410);
-            const uint32_t to = own + kTable + byte % 128 * 256 + byte / 128 * 128 + i % 8 * 16;
-            shared_store_16(to, {e, e, e, e});
-        }
+        fill_table<T>(mine, threads, [=](uint32_t byte, uint32_t i) {
+            return own + kTable + byte % 128 * 256 + byte / 128 * 128 + i * 16;
+        });
     }
     static __device__ uint32_t lanes() { return threadIdx.x % 32 * 0x04040404u; }
     static __device__ Zeros zeros(uint32_t) { return {}; }
@@ -262,16 +268,10 @@ struct ClusterLut4 {
     static constexpr bool kLut4 = true;
     static constexpr uint32_t kTableBytes = uint32_t(kPairTableBytes);
 
-    // As DecodeTable's.
     static __device__ void prepare(const float (&entries)[16], uint32_t threads, uint32_t own) {
-        const float mine = entries[threadIdx.x & 15];
-        const uint32_t both = pack_pair(T{}, mine, mine);
-        for (uint32_t i = threadIdx.x; i < 256 * 8; i += threads) {
-            const uint32_t byte = i / 8;
-            const uint32_t low = __shfl_sync(~0u, both, int(byte & 15));
-            const uint32_t e = __byte_perm(low, __shfl_sync(~0u, both, int(byte >> 4)), 0x5410);
-            shared_store_16(own + kSharedStart + byte * 256 + i % 8 * 16, {e, e, e, e});
-        }
+        fill_table<T>(entries[threadIdx.x & 15], threads, [=](uint32_t byte, uint32_t i) {
+            return own + kSharedStart + byte * 256 + i * 16;
+        });
     }
     static __device__ uint32_t lanes(uint32_t own) { return own | threadIdx.x % 32 * 4; }
     static __device__ Zeros zeros(uint32_t) { return {}; }
