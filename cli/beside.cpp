@@ -33,7 +33,7 @@ std::string why_left(const std::string &directory, const std::string &name) {
     static const char *const kWeights[] = {
         ".safetensors", ".bin",       ".pt",      ".pth", ".ckpt", ".h5",    ".gguf",
         ".onnx",        ".onnx_data", ".msgpack", ".ot",  ".npz",  ".tflite"};
-    const std::string path = directory + "/" + name;
+    const std::string path = path_in(directory, name);
     if (os::kind_of(path) == os::Kind::kDirectory) return "a directory";
     if (os::kind_of(path) != os::Kind::kFile) return "no regular file";
     if (name == "quantize_config.json" || name == "quant_config.json" ||
@@ -53,7 +53,7 @@ std::string model_directory(const std::string &path) {
     const size_t name = os::name_start(path);
     std::string directory = name == 0 ? "." : path.substr(0, name);
     if (os::kind_of(path) == os::Kind::kDirectory) directory = path;
-    return os::kind_of(directory + "/config.json") == os::Kind::kFile ? directory : "";
+    return os::kind_of(path_in(directory, "config.json")) == os::Kind::kFile ? directory : "";
 }
 
 // Told as the library does, by the first bytes: no config.json is read for a GGUF file.
@@ -81,14 +81,14 @@ Beside copy_beside(const std::string &input, const Checkpoint &checkpoint, Outpu
     beside.config = directory.empty() ? Beside::Config::kNone : Beside::Config::kOfModel;
     if (directory.empty()) return beside;
     const std::vector<qk_file_tensor> tensors = all_tensors(checkpoint);
-    if (!tensors.empty() && is_gguf(directory + "/" + tensors[0].file)) {
+    if (!tensors.empty() && is_gguf(path_in(directory, tensors[0].file))) {
         beside.config = Beside::Config::kUnread;
     }
     if (output->is_in(directory)) {
         if (beside.config != Beside::Config::kUnread) return beside;
-        throw Failure(kFailed, directory +
-                                   "/config.json would be replaced, and none is read beside a "
-                                   "GGUF file; take another directory");
+        throw Failure(kFailed, path_in(directory, "config.json") +
+                                   " would be replaced, and none is read beside a GGUF file; take "
+                                   "another directory");
     }
     if (!copies) return beside;
     std::set<std::string> weights;
@@ -100,7 +100,7 @@ Beside copy_beside(const std::string &input, const Checkpoint &checkpoint, Outpu
             beside.left.push_back({name, reason});
             continue;
         }
-        output->copy_file(directory + "/" + name, name, progress);
+        output->copy_file(path_in(directory, name), name, progress);
         beside.copied.push_back(name);
     }
     return beside;

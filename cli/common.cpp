@@ -6,6 +6,7 @@
 #include <cstring>
 
 #include "mapped.hpp"
+#include "os.hpp"
 #include "trace.hpp"
 
 ExitCode exit_code(qk_status status) {
@@ -137,6 +138,11 @@ bool is_control(const std::string &text, size_t at, size_t bytes) {
 bool ends_with(const std::string &text, const std::string &end) {
     return text.size() >= end.size() &&
            text.compare(text.size() - end.size(), end.size(), end) == 0;
+}
+
+std::string path_in(const std::string &directory, const std::string &name) {
+    const bool ends = os::name_start(directory) == directory.size();
+    return directory + (ends ? "" : "/") + name;
 }
 
 std::string printable(const std::string &text) {

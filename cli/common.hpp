@@ -66,6 +66,8 @@ Tensor wrap_dense(const Context &context, qk_format format, int64_t rows, int64_
                   void *data);
 
 bool ends_with(const std::string &text, const std::string &end);
+// "m/x" of "m" and of "m/".
+std::string path_in(const std::string &directory, const std::string &name);
 // Text of a file for a terminal: control characters, and bytes that are no UTF-8, become '?'.
 std::string printable(const std::string &text);
 size_t columns_of(const std::string &text);  // of a terminal: a character each

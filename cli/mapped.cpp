@@ -43,7 +43,7 @@ uintptr_t lost_until(uintptr_t address, uintptr_t page_bytes) {
 
 // Where the file of this base name is, of a checkpoint that was opened by this path.
 std::string path_of(const std::string &checkpoint, const std::string &file) {
-    if (os::kind_of(checkpoint) == os::Kind::kDirectory) return checkpoint + "/" + file;
+    if (os::kind_of(checkpoint) == os::Kind::kDirectory) return path_in(checkpoint, file);
     return checkpoint.substr(0, os::name_start(checkpoint)) + file;
 }
 

@@ -67,8 +67,8 @@ Output::Output(const std::string &path, bool force) : model_(path), force_(force
         return;
     }
     directory_ = path;
-    model_ = path + "/model.safetensors";
-    const std::string config = path + "/config.json";
+    model_ = path_in(path, "model.safetensors");
+    const std::string config = path_in(path, "config.json");
     refuse_existing(model_, force);
     refuse_existing(config, force);
     removed_ = superseded_files(path);
@@ -111,7 +111,7 @@ bool Output::is_in(const std::string &directory) const {
 }
 
 void Output::copy_file(const std::string &from, const std::string &name, Progress *progress) {
-    const std::string to = directory_ + "/" + name;
+    const std::string to = path_in(directory_, name);
     refuse_existing(to, force_);
     copies_.push_back(create_writer(to));
     const std::unique_ptr<FILE, int (*)(FILE *)> file(os::open_file(from), std::fclose);

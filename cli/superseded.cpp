@@ -4,6 +4,7 @@
 #include <memory>
 #include <set>
 
+#include "common.hpp"
 #include "json.hpp"
 #include "os.hpp"
 
@@ -21,7 +22,7 @@ bool is_shard_name(const std::string &name) {
 
 std::vector<std::string> superseded_files(const std::string &directory) {
     std::vector<std::string> found;
-    const std::string index = directory + "/model.safetensors.index.json";
+    const std::string index = path_in(directory, "model.safetensors.index.json");
     std::set<std::string> others = {"quantize_config.json", "quant_config.json",
                                     "hf_quant_config.json"};
     if (os::is_something(index)) {
@@ -37,7 +38,8 @@ std::vector<std::string> superseded_files(const std::string &directory) {
         }
     }
     for (const std::string &other : others) {
-        if (os::is_something(directory + "/" + other)) found.push_back(directory + "/" + other);
+        const std::string path = path_in(directory, other);
+        if (os::is_something(path)) found.push_back(path);
     }
     return found;
 }

@@ -117,7 +117,9 @@ class Dequantize(Case):
             out = self.folder / existing.split(".")[0]
             out.mkdir()
             (out / existing).write_text("mine")
-            self.fails(1, "dequantize", GOLDEN / "bnb_nf4", out)
+            for path in (out, f"{out}/"):
+                self.assertEqual(self.fails(1, "dequantize", GOLDEN / "bnb_nf4", path),
+                                 f"qk: {out / existing} exists; --force replaces it\n")
             self.assertEqual((out / existing).read_text(), "mine")
             self.run_qk("dequantize", GOLDEN / "bnb_nf4", out, "--force", "-q")
             self.assertEqual(sorted(os.listdir(out)), ["config.json", "model.safetensors"])
