@@ -204,8 +204,8 @@ QK_API qk_status qk_checkpoint_verify_layer(const qk_checkpoint *checkpoint, con
  * the place of its number, "model.layers.0.mlp.experts.*.up_proj" for ...experts.0.up_proj and its
  * likes. Or one layer of the file, of that name: GGUF's ffn_up_exps, gpt-oss' gate_up_proj. Or a
  * dense tensor of rank 3, no layer of the file: X.experts.Y, X_moe.Y or X_exps, with or without
- * ".weight", [E,n,k] as it is; transposed where X.experts.gate_up_proj and X.experts.down_proj, of
- * one type, are [E,k,2n] and [E,n,k]. */
+ * ".weight", [E,n,k] as it is; transposed where X.experts.gate_up_proj and X.experts.down_proj are
+ * [E,k,2n] and [E,n,k]. One of these two without the other, which alone could tell, is refused. */
 QK_API int64_t qk_checkpoint_expert_layer_count(const qk_checkpoint *checkpoint); /* NULL: 0 */
 /* In order of names. layer->desc has rank 3; where the status is not QK_OK, as where an expert is
  * missing or unlike the others, rank 0 and E, as the file has it, in shape[0]. */

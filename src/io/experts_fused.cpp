@@ -40,29 +40,43 @@ bool is_of_experts(const Name &name) {
            ends_with(name.text, "_exps");
 }
 
-// Whether X.experts.gate_up_proj and down_proj, of one dtype, are [E,k,2n] and [E,n,k], where
-// others have [E,2n,k] and [E,k,n]. Sizes tell: 2n is not n.
-bool is_transposed(const qk_checkpoint *c, const Name &name) {
+// X.experts.gate_up_proj and down_proj may be [E,k,2n] and [E,n,k], where others are [E,2n,k] and
+// [E,k,n]. The sizes of both tell, as 2n is not n; those of one do not.
+struct Way {
+    bool transposed;
+    const char *missing;  // the other of the pair; null: both are there, or it is none of a pair
+};
+Way way_of(const qk_checkpoint *c, const Name &name) {
     Name module = name;
     char *const dot = strrchr(module.text, '.');
-    if (!same(dot, kGateUp) && !same(dot, kDown)) return false;
+    const bool is_gate_up = same(dot, kGateUp), is_down = same(dot, kDown);
     *dot = 0;
-    if (!is_named_experts(module)) return false;
+    if ((!is_gate_up && !is_down) || !is_named_experts(module)) return {};
     const Module of = {c, module.text, nullptr, nullptr};
-    const Tensor *const gate_up = sibling(of, kGateUp), *const down = sibling(of, kDown);
-    return gate_up != nullptr && is(down, gate_up->dtype, 3) && gate_up->rank == 3 &&
-           gate_up->shape[0] == down->shape[0] && gate_up->shape[1] == down->shape[2] &&
-           gate_up->shape[2] % 2 == 0 && gate_up->shape[2] / 2 == down->shape[1];
+    const Tensor *gate_up = sibling(of, kGateUp), *down = sibling(of, kDown);
+    if (gate_up == nullptr) gate_up = sibling(of, ".gate_up_proj.weight");
+    if (down == nullptr) down = sibling(of, ".down_proj.weight");
+    if (gate_up == nullptr || down == nullptr) return {false, (is_gate_up ? kDown : kGateUp) + 1};
+    return {gate_up->rank == 3 && down->rank == 3 && gate_up->shape[0] == down->shape[0] &&
+                gate_up->shape[1] == down->shape[2] && gate_up->shape[2] % 2 == 0 &&
+                gate_up->shape[2] / 2 == down->shape[1],
+            nullptr};
 }
 
-qk_status describe(const qk_checkpoint *c, const Tensor &tensor, bool transposed, Layer *layer,
+qk_status describe(const qk_checkpoint *c, const Tensor &tensor, const Way &way, Layer *layer,
                    qk_io_message *message) {
+    if (way.missing != nullptr) {
+        return fail(message, QK_ERROR_UNSUPPORTED,
+                    "without %s, which may be in another file of the model, nothing says whether "
+                    "experts are transposed",
+                    way.missing);
+    }
     qk_tensor_desc &d = layer->desc;
     d.format = layer->dense_format = float_format(&tensor);
     d.rank = 3;
     d.shape[0] = tensor.shape[0];
-    d.shape[1] = tensor.shape[transposed ? 2 : 1];
-    d.shape[2] = tensor.shape[transposed ? 1 : 2];
+    d.shape[1] = tensor.shape[way.transposed ? 2 : 1];
+    d.shape[2] = tensor.shape[way.transposed ? 1 : 2];
     size_t bytes = 0;
     if (tensor.bytes == 0 || qk_tensor_plane_bytes(&d, QK_PLANE_DATA, &bytes) != QK_OK) {
         return fail(message, QK_ERROR_UNSUPPORTED,
@@ -92,11 +106,11 @@ qk_status add_tensor(qk_checkpoint *c, const Tensor &tensor, qk_io_message *mess
     layer->method = qk_dialect_name(layer->dialect);
     layer->bytes = tensor.bytes;
     layer->desc = QK_TENSOR_DESC_INIT;
-    const bool transposed = is_transposed(c, name);
+    const Way way = way_of(c, name);
     qk_io_message why = {};
-    layer->status = describe(c, tensor, transposed, layer, &why);
+    layer->status = describe(c, tensor, way, layer, &why);
     layer->reason = why.text;  // until it is copied
-    const qk_status status = add_whole(c, layer, tensor.shape[0], transposed, message);
+    const qk_status status = add_whole(c, layer, tensor.shape[0], way.transposed, message);
     layer->reason = "";
     return status;
 }

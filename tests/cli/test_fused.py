@@ -152,10 +152,11 @@ class Fused(FusedCase):
                               (GATE_UP, pair[GATE_UP][1], EXPERTS, turn),
                               ("model.layers.1.mlp.experts.down_proj", [2, 4, 8], "", False)])
             self.assertEqual([(m["name"], m["loadable"], m["not_quantized"],
-                               [p["shape"] for p in m["projections"]]) for m in found["experts"]],
+                               [p.get("shape") for p in m["projections"]])
+                              for m in found["experts"]],
                              [(EXPERTS, True, ["down_proj", "gate_up_proj"],
                                [[3, 96, 64], [3, 128, 96]]),
-                              ("model.layers.1.mlp.experts", True, ["down_proj"], [[2, 4, 8]])])
+                              ("model.layers.1.mlp.experts", False, ["down_proj"], [None])])
             lines = [line.split("  ") for line in self.run_qk("inspect", model).stdout.splitlines()
                      if "experts" in line]
             cells = [[cell.strip() for cell in line if cell.strip()] for line in lines]
@@ -163,8 +164,9 @@ class Fused(FusedCase):
             self.assertEqual(cells, [
                 [EXPERTS, "dense", "bf16", f"3 x ({shapes})", "-", "-", "110.6 kB",
                  f"yes{', transposed' if turn else ''}; not quantized: down_proj, gate_up_proj"],
-                ["model.layers.1.mlp.experts", "dense", "f16", "2 x (down_proj 4 x 8)", "-", "-",
-                 "128 B", "yes; not quantized: down_proj"],
+                ["model.layers.1.mlp.experts", "-", "-", "2 x (down_proj -)", "-", "-",
+                 "128 B", "no: down_proj: without gate_up_proj, which may be in another file of the "
+                 "model, nothing says whether experts are transposed"],
                 cells[2]])
             self.assertIn("3 tensors of fused experts, 110.7 kB; ", cells[2][0])
 

@@ -105,7 +105,7 @@ TEST_F(Experts, OfDenseTensorsAreFoundByTheirNames) {
         names);
 }
 
-// As the command reads them: of one dtype, and of a module of experts.
+// The sizes of both tell, whatever their types; of one alone nothing does.
 TEST_F(Experts, OfDenseTensorsAreTurnedInModulesOfExpertsAlone) {
     const auto rows_of = [&](const char *module, const char *dtype) {
         Parts parts;
@@ -121,8 +121,21 @@ TEST_F(Experts, OfDenseTensorsAreTurnedInModulesOfExpertsAlone) {
     };
     EXPECT_EQ(32, rows_of("m.experts", "F16"));
     EXPECT_EQ(32, rows_of("experts", "F16"));
-    EXPECT_EQ(8, rows_of("m.experts", "BF16"));
+    EXPECT_EQ(32, rows_of("m.experts", "BF16"));
     EXPECT_EQ(8, rows_of("m_moe", "F16"));
+    for (const char *end : {"", ".weight"}) {
+        Parts parts;
+        parts.set(std::string("m.experts.gate_up_proj") + end, "F16", {2, 8, 32}, half_ones(512));
+        open(parts.build(), "");
+        qk_layer layer = {};
+        ASSERT_EQ(QK_OK, qk_checkpoint_find_expert_layer(checkpoint, "m.experts.gate_up_proj",
+                                                         &layer, sizeof layer));
+        EXPECT_EQ(QK_ERROR_UNSUPPORTED, layer.status);
+        EXPECT_STREQ(
+            "without down_proj, which may be in another file of the model, nothing says "
+            "whether experts are transposed",
+            layer.reason);
+    }
 }
 
 // Q8_0: blocks of an f16 scale and 32 codes.
