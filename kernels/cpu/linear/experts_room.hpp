@@ -100,7 +100,6 @@ constexpr int64_t kTogether = 64;                // rows of x, at most
 constexpr int64_t kGathered = int64_t{1} << 20;  // bytes of them, but for eight rows
 constexpr int64_t kKept = int64_t{32} << 20;     // bytes of z, but for 64 tokens
 constexpr int64_t kScanned = 64;                 // rows up to which looking through ids is free
-constexpr int64_t kLastRows[] = {2, 3, 4, 5, 6, 7, 8, 12, 32};  // of x, some kernels' last
 
 // Rows are gathered where the mode's kernel gives them the bits that they have alone.
 void gather_room(const LinearArgs &args, const Device &device, uint32_t modes, int64_t rows,
@@ -112,8 +111,8 @@ void gather_room(const LinearArgs &args, const Device &device, uint32_t modes, i
     if (modes == 0 || !is_any_batch(some, kernel_of(some, device, modes))) return;
     room->together = some.x.rows;
     int64_t own = kernel_bytes(some, device, modes);
-    for (const int64_t x_rows : kLastRows) {
-        some.x.rows = min64(x_rows, room->together);
+    for (const RowsFact &fact : rows_facts(args.w).of) {  // past which another kernel may run
+        some.x.rows = min64(fact.last, room->together);
         own = max64(own, kernel_bytes(some, device, modes));
     }
     room->gathered = round_up(room->together * x_bytes, 64);

@@ -42,13 +42,11 @@ int64_t tile_rows(const Geometry &s) {
 }
 
 Conditions facts_of_x(const LinearArgs &args) {
-    const int64_t m = args.x.rows;
-    return (m <= kLaneRows ? kLaneSums : kBlockSums) | when(m >= 2, kTwoRows) |
-           when(m <= 6, kFewRows) | when(m >= 4, kFourRows) |
-           when(m >= rows_for_avx2(args.w), kAvx2Rows) |
-           when(m >= rows_for_vnni(args.w), kVnniRows) | when(m <= 4, kUpToFourRows) |
-           when(m <= 8, kUpToEightRows) | when(m >= 8, kEightRows) | when(m <= 32, kUpTo32Rows) |
-           when(m >= tile_rows(args.w.geometry), kTileRows);
+    Conditions facts = 0;
+    for (const RowsFact &fact : rows_facts(args.w).of) {
+        facts |= when((args.x.rows > fact.last) == fact.past, fact.condition);
+    }
+    return facts;
 }
 
 Conditions facts_of_groups(const Geometry &s) {
@@ -104,6 +102,24 @@ void explain(const LinearArgs &args, const Device &device, Conditions facts, uin
 }
 
 }  // namespace
+
+RowsFacts rows_facts(const Weight &w) {
+    constexpr bool past = true, up_to = false;
+    return {{
+        {kLaneSums, kLaneRows, up_to},
+        {kBlockSums, kLaneRows, past},
+        {kTwoRows, 1, past},
+        {kFewRows, 6, up_to},
+        {kFourRows, 3, past},
+        {kAvx2Rows, rows_for_avx2(w) - 1, past},
+        {kVnniRows, rows_for_vnni(w) - 1, past},
+        {kUpToFourRows, 4, up_to},
+        {kUpToEightRows, 8, up_to},
+        {kEightRows, 7, past},
+        {kUpTo32Rows, 32, up_to},
+        {kTileRows, tile_rows(w.geometry) - 1, past},
+    }};
+}
 
 // Tiles are asked for where a mode may use them: once they are allowed, the system wants larger
 // stacks for signals.
