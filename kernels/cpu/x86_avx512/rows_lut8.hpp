@@ -127,7 +127,8 @@ class Lut8Rows8 : Rows8 {
         give<kCount>(sum, first, sums);
     }
 
-    // A row's scales, 64 columns after the other, in groups of 64 columns and more.
+    // A row's scales, 64 columns after the other, in groups of 64 columns and more. Past a run's
+    // last one there is room, and lanes that nothing takes have what is there.
     struct Walk {
         int64_t left;        // columns of the group
         const float *scale;  // the group's
