@@ -19,10 +19,11 @@ struct Reciprocals {
     }
 };
 
-// e^x: 2^n times a polynomial of what is left, |r| <= ln(2) / 2.
+// e^x: 2^n times a polynomial of what is left, |r| <= ln(2) / 2. Of numbers beyond 700 it is e^700,
+// of infinities 0 and infinity, so that -inf times its sigmoid is NaN, as PyTorch has it.
 QK_HD inline double exp_of(double x) {
     constexpr Reciprocals c;
-    if (x != x) return x;
+    if (x - x != 0) return x < 0 ? 0 : x;
     x = x > 700 ? 700 : x < -700 ? -700 : x;
     const double n = double(int64_t(x * 1.4426950408889634 + (x < 0 ? -0.5 : 0.5)));
     const double r = (x - n * 0x1.62e42feep-1) - n * 0x1.a39ef35793c76p-33;

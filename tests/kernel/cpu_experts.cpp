@@ -1,6 +1,9 @@
-// What products with experts keep in the workspace.
+// What products with experts keep in the workspace, and what joins gate and up at their ends.
 #include <gtest/gtest.h>
 
+#include <cmath>
+
+#include "base/activation.hpp"
 #include "cpu/linear/experts_room.hpp"
 #include "kernel/weights.hpp"
 
@@ -51,6 +54,18 @@ TEST(CpuExperts, GatheredRowsHaveRoomForTheirKernels) {
         }
     }
     EXPECT_GT(seen, 1000);
+}
+
+// As PyTorch has them: -inf times 0, and of large numbers their limit.
+TEST(CpuExperts, InfiniteGates) {
+    const float inf = INFINITY;
+    for (qk_activation a = QK_ACTIVATION_SILU; a <= QK_ACTIVATION_SWIGLU_CLAMPED; ++a) {
+        const auto join = [&](float gate) { return qk::join(a, 7, 1.702f, gate, 1); };
+        EXPECT_TRUE(std::isnan(join(-inf))) << a;
+        EXPECT_TRUE(std::isnan(join(NAN))) << a;
+        EXPECT_EQ(join(-3e38f), 0) << a;
+        EXPECT_GT(join(inf), a == QK_ACTIVATION_SWIGLU_CLAMPED ? 13 : 3e38f) << a;
+    }
 }
 
 }  // namespace

@@ -26,13 +26,12 @@ __device__ inline float at_least(float v, float limit) {
     return v;
 }
 
-// v = 1 / (1 + exp(-v)). |v| above 87 would overflow; below, nothing is subnormal.
+// v = 1 / (1 + exp(-v)). Below -88 it is 0: a gate of -inf becomes NaN, as join() makes it.
 template <int count>
 __device__ inline void sigmoid_f32(Floats<count> &v) {
 #pragma unroll
     for (int i = 0; i < count; ++i) {
-        const float near = at_least(at_most(v[i], 87.0f), -87.0f);
-        const float power = __fmul_rn(near, -1.44269504f);
+        const float power = __fmul_rn(v[i], -1.44269504f);
         asm("ex2.approx.ftz.f32 %0, %1;" : "=f"(v[i]) : "f"(power));
     }
 #pragma unroll
