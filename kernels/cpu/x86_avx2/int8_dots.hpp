@@ -46,6 +46,9 @@ struct Avx2Dots : Avx2, YmmFolds {
         for (int64_t i = 0; i < count; ++i) sum += q[i] < 0 ? -q[i] : 0;
         return sum;
     }
+    static void set_rest(const int8_t *q, int64_t count, int64_t block, XChunk *to) {
+        to->below[block] = rest_of(q, count);
+    }
     struct Bytes {  // of a row's chunk
         __m256i half[2];
     };

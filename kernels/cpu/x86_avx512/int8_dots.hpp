@@ -199,6 +199,50 @@ struct Avx512Int8X : Avx512, YmmSums {
         to[2 * stride].v = _mm512_castsi512_si256(last);
         to[3 * stride].v = _mm512_extracti64x4_epi64(last, 1);
     }
+
+    // Pairs of lanes of `low` and `high`, by quarter: those of 0 and 1 to to[0] and to[stride], of
+    // 2 and 3 behind them.
+    static void join_quarters(__m512i low, __m512i high, Sums8 *to, int stride) {
+        const __m512i order = _mm512_setr_epi64(0, 1, 8, 9, 2, 3, 10, 11);
+        const __m512i rest = _mm512_add_epi64(order, _mm512_set1_epi64(4));
+        const __m512i first = _mm512_permutex2var_epi64(low, order, high);
+        const __m512i last = _mm512_permutex2var_epi64(low, rest, high);
+        to[0].v = _mm512_castsi512_si256(first);
+        to[stride].v = _mm512_extracti64x4_epi64(first, 1);
+        to[2 * stride].v = _mm512_castsi512_si256(last);
+        to[3 * stride].v = _mm512_extracti64x4_epi64(last, 1);
+    }
+    template <int order>
+    static __m512i shuffle_dwords(__m512i a, __m512i b) {
+        return _mm512_castps_si512(
+            _mm512_shuffle_ps(_mm512_castsi512_ps(a), _mm512_castsi512_ps(b), order));
+    }
+    // [a0 + a1, a2 + a3, b0 + b1, b2 + b3] in every quarter.
+    static __m512i add_neighbours(__m512i a, __m512i b) {
+        return _mm512_add_epi32(shuffle_dwords<0x88>(a, b), shuffle_dwords<0xdd>(a, b));
+    }
+    // Quarter b of every vector is block b.
+    static void fold_rows_of_quarters(const __m512i (&d)[8], Sums8 *to) {
+        const auto four = [&](int i) {
+            return add_neighbours(fold_dwords(d[i], d[i + 1]), fold_dwords(d[i + 2], d[i + 3]));
+        };
+        join_quarters(four(0), four(4), to, 1);
+    }
+    static void fold_rows_of_halves(const __m512i (&d)[8], Sums8 *to) {
+        Sums8 quarter[4];
+        fold_rows_of_quarters(d, quarter);
+        to[0].v = _mm256_add_epi32(quarter[0].v, quarter[1].v);
+        to[1].v = _mm256_add_epi32(quarter[2].v, quarter[3].v);
+    }
+    // Two dwords are a block.
+    static void fold_rows_of_eighths(const __m512i (&d)[8], Sums8 *to) {
+        __m512i pairs[4];  // blocks 2 q, 2 q + 1 of row 2 i, then of row 2 i + 1
+        for (int i = 0; i < 4; ++i) pairs[i] = add_neighbours(d[2 * i], d[2 * i + 1]);
+        join_quarters(shuffle_dwords<0x88>(pairs[0], pairs[1]),
+                      shuffle_dwords<0x88>(pairs[2], pairs[3]), to, 2);
+        join_quarters(shuffle_dwords<0xdd>(pairs[0], pairs[1]),
+                      shuffle_dwords<0xdd>(pairs[2], pairs[3]), to + 1, 2);
+    }
 };
 
 // Scales of a chunk of several groups.
@@ -248,48 +292,60 @@ struct Avx512Dots : Avx512Int8X {
         QK_INLINE __m512i look_up(__m512i codes) const { return _mm512_permutexvar_epi8(codes, v); }
     };
 
-    template <int kBlocks, bool table>
-    class ChunkDots {
+    // `stored`: rows of nibbles in sequence, not packed chunks.
+    template <int kBlocks, bool table, bool stored>
+    class DotsOfChunk {
       public:
-        explicit ChunkDots(const Int8Entries &entries)
+        explicit DotsOfChunk(const Int8Entries &entries)
             : table_(entries, table), paged_((traits() & kPagedStreams) != 0) {}
 
         QK_INLINE void run(const uint8_t *codes, const XChunk &x, Sums8 (&to)[kBlocks]) const {
-            paged_ ? run_as<true>(codes, x, to) : run_as<false>(codes, x, to);
+            paged_ ? run_as<true>(codes, 64, x, to) : run_as<false>(codes, 64, x, to);
+        }
+        // Rows that are `pitch` bytes apart, which are fetched elsewhere.
+        QK_INLINE void run_stored(const uint8_t *codes, int64_t pitch, const XChunk &x,
+                                  Sums8 (&to)[kBlocks]) const {
+            run_as<false>(codes, pitch, x, to);
         }
 
       private:
+        static constexpr bool kApart = kBlocks == 8 && !stored;  // nibbles of a byte: two blocks
+
         template <bool paged>
-        QK_INLINE void run_as(const uint8_t *codes, const XChunk &x, Sums8 (&to)[kBlocks]) const {
+        QK_INLINE void run_as(const uint8_t *codes, int64_t pitch, const XChunk &x,
+                              Sums8 (&to)[kBlocks]) const {
             __m512i low = _mm512_loadu_si512(x.low), high = _mm512_loadu_si512(x.high);
             asm volatile("" : "+v"(low), "+v"(high));
-            // Entries of tables are kZeroOfBytes above themselves. Groups of 16 have a sum for the
-            // low and one for the high nibbles.
+            // Entries of tables are kZeroOfBytes above themselves.
             __m512i start = _mm512_setzero_si512(), other = start;
             if (table) {
                 const __m512i zero = start, above = _mm512_set1_epi8(char(kZeroOfBytes));
                 add_dots(start, above, low);
-                add_dots(kBlocks == 8 ? other : start, above, high);
+                add_dots(kApart ? other : start, above, high);
                 start = _mm512_sub_epi32(zero, start);
                 other = _mm512_sub_epi32(zero, other);
             }
             __m512i d[8], e[8];
             _Pragma("GCC unroll 8") for (int row = 0; row < 8; ++row) {
-                fetch_line<paged, kInt8Ahead<paged>>(codes + 64 * row);
-                if (row == 7) fetch_page<paged>(codes + kInt8Ahead<paged>);
-                __m512i words = load_words(codes + 64 * row).v;
-                if (kBlocks > 1) words = group_bytes<kBlocks>(words);
+                const uint8_t *const from = codes + row * pitch;
+                if (!stored) fetch_line<paged, kInt8Ahead<paged>>(from);
+                if (!stored && row == 7) fetch_page<paged>(codes + kInt8Ahead<paged>);
+                __m512i words = load_words(from).v;
+                if (kBlocks > 1 && !stored) words = group_bytes<kBlocks>(words);
                 d[row] = start;
                 e[row] = other;
                 add_dots(d[row], entry(words), low);
-                add_dots(kBlocks == 8 ? e[row] : d[row], entry(_mm512_srli_epi16(words, 4)), high);
+                add_dots(kApart ? e[row] : d[row], entry(_mm512_srli_epi16(words, 4)), high);
             }
-            if (kBlocks == 1) fold_rows_1(d, to);
-            if (kBlocks == 2) fold_rows_2(d, to);
-            if (kBlocks == 4) fold_rows_4(d, to, 1);
-            if (kBlocks == 8) {  // low nibbles are the even blocks
-                fold_rows_4(d, to, 2);
-                fold_rows_4(e, to + 1, 2);
+            if constexpr (kBlocks == 1) fold_rows_1(d, to);
+            if constexpr (stored) {
+                if constexpr (kBlocks == 2) fold_rows_of_halves(d, to);
+                if constexpr (kBlocks == 4) fold_rows_of_quarters(d, to);
+                if constexpr (kBlocks == 8) fold_rows_of_eighths(d, to);
+            } else {
+                if (kBlocks == 2) fold_rows_2(d, to);
+                if (kBlocks == 4 || kBlocks == 8) fold_rows_4(d, to, kBlocks / 4);
+                if (kBlocks == 8) fold_rows_4(e, to + 1, 2);  // low nibbles are the even blocks
             }
         }
 
@@ -302,6 +358,8 @@ struct Avx512Dots : Avx512Int8X {
         ByteTable table_;
         const bool paged_;
     };
+    template <int kBlocks, bool table>
+    using ChunkDots = DotsOfChunk<kBlocks, table, false>;
 };
 
 }  // namespace

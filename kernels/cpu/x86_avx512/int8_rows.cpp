@@ -64,25 +64,6 @@ QK_INLINE inline void load_groups(const ScalesInRows &from, int64_t row, int64_t
     }
 }
 
-// Quarter b of every vector is block b: 8 rows of 4 partial sums each to 4 vectors of 8 rows.
-QK_INLINE inline void fold_quarters_of_rows(const __m512i (&d)[8], Dots::Sums8 *to) {
-    const auto four = [&](int i) QK_INLINE {
-        const __m512 low = _mm512_castsi512_ps(Dots::fold_dwords(d[i], d[i + 1]));
-        const __m512 high = _mm512_castsi512_ps(Dots::fold_dwords(d[i + 2], d[i + 3]));
-        return _mm512_add_epi32(_mm512_castps_si512(_mm512_shuffle_ps(low, high, 0x88)),
-                                _mm512_castps_si512(_mm512_shuffle_ps(low, high, 0xdd)));
-    };
-    const __m512i low = four(0), high = four(4);
-    const __m512i order = _mm512_setr_epi64(0, 1, 8, 9, 2, 3, 10, 11);
-    const __m512i rest = _mm512_add_epi64(order, _mm512_set1_epi64(4));
-    const __m512i first = _mm512_permutex2var_epi64(low, order, high);
-    const __m512i last = _mm512_permutex2var_epi64(low, rest, high);
-    to[0].v = _mm512_castsi512_si256(first);
-    to[1].v = _mm512_extracti64x4_epi64(first, 1);
-    to[2].v = _mm512_castsi512_si256(last);
-    to[3].v = _mm512_extracti64x4_epi64(last, 1);
-}
-
 template <int kBlocks>
 class S8Rows8 : Rows8 {
   public:
@@ -189,8 +170,8 @@ class S8Rows8 : Rows8 {
         }
         if constexpr (kBlocks <= 2) Dots::fold_rows_1(d, to);
         if constexpr (kBlocks == 2) Dots::fold_rows_1(e, to + 1);
-        if constexpr (kBlocks >= 4) fold_quarters_of_rows(d, to);
-        if constexpr (kBlocks == 8) fold_quarters_of_rows(e, to + 4);
+        if constexpr (kBlocks >= 4) Dots::fold_rows_of_quarters(d, to);
+        if constexpr (kBlocks == 8) Dots::fold_rows_of_quarters(e, to + 4);
     }
 
     Groups8 minima_;

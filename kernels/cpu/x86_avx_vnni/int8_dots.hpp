@@ -48,13 +48,23 @@ struct AvxVnniDots : Avx2Dots {
         }
     };
 
-    template <int kBlocks, bool table>
-    class ChunkDots {
+    static void set_rest(const int8_t *, int64_t, int64_t, XChunk *) {}
+
+    // `stored`: rows of nibbles in sequence, not packed chunks.
+    template <int kBlocks, bool table, bool stored>
+    class DotsOfChunk {
       public:
-        explicit ChunkDots(const Int8Entries &entries) : entries_(entries, table) {}
+        explicit DotsOfChunk(const Int8Entries &entries) : entries_(entries, table) {}
 
         QK_INLINE void run(const uint8_t *codes, const XChunk &x, Sums8 (&to)[kBlocks]) const {
-            fold_chunk(Factors{x, entries_.table}, codes, to);
+            run_stored(codes, 64, x, to);
+        }
+        // Rows that are `pitch` bytes apart.
+        QK_INLINE void run_stored(const uint8_t *codes, int64_t pitch, const XChunk &x,
+                                  Sums8 (&to)[kBlocks]) const {
+            const Factors factors = {x, entries_.table};
+            if constexpr (stored) fold_stored(factors, codes, pitch, to);
+            if constexpr (!stored) fold_chunk(factors, codes, to);
             if (!table) return;
             static_assert(kZeroOfBytes == 1 << 7);
             take_offset<7>(x.sum, to);
@@ -65,14 +75,24 @@ struct AvxVnniDots : Avx2Dots {
             const XChunk &x;
             __m256i entries;
 
+            // Low and high nibbles by themselves.
             QK_INLINE void add_apart(const uint8_t *codes, __m256i &low, __m256i &high) const {
                 low = high = _mm256_setzero_si256();
-                const Bytes words = load_codes<kBlocks>(codes);
+                const Bytes words = load(codes);
                 for (int half = 0; half < 2; ++half) {
-                    const __m256i shifted = _mm256_srli_epi16(words.half[half], 4);
-                    add_dots(low, entry(words.half[half]), load_256(x.low + 32 * half));
-                    add_dots(high, entry(shifted), load_256(x.high + 32 * half));
+                    add_low(words, half, low);
+                    add_high(words, half, high);
                 }
+            }
+            // Both nibbles, of the first and of the last 32 bytes.
+            QK_INLINE void add_bytes_apart(const uint8_t *codes, __m256i &first,
+                                           __m256i &last) const {
+                first = last = _mm256_setzero_si256();
+                const Bytes words = load(codes);
+                add_low(words, 0, first);
+                add_low(words, 1, last);
+                add_high(words, 0, first);
+                add_high(words, 1, last);
             }
             static __m256i join(__m256i a, __m256i b) { return add_halves(a, b); }
             static __m256i end(__m256i sums) { return sums; }
@@ -81,6 +101,18 @@ struct AvxVnniDots : Avx2Dots {
                 add_apart(codes, low, high);
                 return _mm256_add_epi32(low, high);
             }
+
+          private:
+            QK_INLINE static Bytes load(const uint8_t *codes) {
+                return stored ? load_stored<kBlocks>(codes) : load_codes<kBlocks>(codes);
+            }
+            QK_INLINE void add_low(const Bytes &words, int half, __m256i &sum) const {
+                add_dots(sum, entry(words.half[half]), load_256(x.low + 32 * half));
+            }
+            QK_INLINE void add_high(const Bytes &words, int half, __m256i &sum) const {
+                const __m256i shifted = _mm256_srli_epi16(words.half[half], 4);
+                add_dots(sum, entry(shifted), load_256(x.high + 32 * half));
+            }
             QK_INLINE __m256i entry(__m256i words) const {
                 return table ? _mm256_shuffle_epi8(entries, nibbles(words)) : nibbles(words);
             }
@@ -88,6 +120,8 @@ struct AvxVnniDots : Avx2Dots {
 
         EntryBytes entries_;
     };
+    template <int kBlocks, bool table>
+    using ChunkDots = DotsOfChunk<kBlocks, table, false>;
 };
 
 // What tiles and rows of bytes multiply by.
