@@ -39,9 +39,9 @@ class Int8Rows {
         const int64_t chunks = chunks_;
         for (int64_t i = 0; i < args_.x.rows; ++i) {
             Sums sums = {Isa::zero_floats8(), Isa::zero_floats8()};
-            for (int64_t chunk = 0; chunk < chunks; chunk += kPanelChunks) {
-                sums = run_panel(row_block, x_ + i * chunks, chunk,
-                                 min64(chunk + kPanelChunks, chunks), sums);
+            for (int64_t chunk = 0; chunk < chunks; chunk += kPanel) {
+                sums = run_panel(row_block, x_ + i * chunks, chunk, min64(chunk + kPanel, chunks),
+                                 sums);
             }
             float y[8];
             Isa::store_floats8(y, kLowered ? Isa::subtract8(sums.acc, sums.low) : sums.acc);
@@ -51,6 +51,8 @@ class Int8Rows {
 
   private:
     static constexpr bool kLowered = kind == Int8Codes::kMinima;
+    // Chunks whose scales and zeros are found at once: few where codes are gathered with them.
+    static constexpr int64_t kPanel = kInt8AsStored<Isa> ? kPanelGroups / kBlocks : kPanelChunks;
     using Scales = typename Isa::template Scales<kBlocks>;
 
     struct Sums {
