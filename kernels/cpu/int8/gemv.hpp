@@ -31,7 +31,8 @@ class MinimaAsScales : public Scales {
 template <class Isa, int kBlocks, Int8Codes kind>
 class Int8Rows {
   public:
-    Int8Rows(const LinearArgs &args, const Device &device, const typename Isa::XChunk *x)
+    QK_NOINLINE Int8Rows(const LinearArgs &args, const Device &device,
+                         const typename Isa::XChunk *x)
         : args_(args), chunks_(chunk_count(args.w.geometry)), x_(x), scales_(args.w, device),
           minima_(args.w, device), blocks_(args.w), dots_(Int8Entries(args.w)) {}
 
