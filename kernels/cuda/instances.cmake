@@ -36,7 +36,7 @@ qk_cuda_instances(few_rows FewRows ${sm90}/few_rows/kernel.cuh CODES U4 Lut4 X F
 qk_cuda_instances(cluster_rows ClusterRows ${sm90}/cluster_rows/kernel.cuh CODES U4 Lut4 X F16 BF16)
 qk_cuda_instances(some_rows SomeRows ${sm90}/some_rows/kernel.cuh CODES U4 Lut4 X F16 BF16 F32)
 qk_cuda_instances(rows_24 Rows24 ${sm90}/some_rows/kernel.cuh CODES U4 Lut4 X F16 BF16)
-qk_cuda_instances(sm90_gemm Sm90Gemm ${sm90}/gemm/launch.cuh CODES U4 Lut4 S8 Lut8 X F16 BF16)
+qk_cuda_instances(sm90_gemm Sm90Gemm ${sm90}/gemm/launch.cuh CODES U4 Lut4 S8 E4m3 Lut8 X F16 BF16)
 qk_cuda_instances(gemm_transposed Sm90GemmTransposed ${sm90}/gemm/transposed.cuh CODES U4 Lut4 X F16 BF16)
 qk_cuda_instances(gemm_experts GemmExperts ${sm90}/gemm/experts.cuh CODES U4 Lut4 X F16 BF16)
 qk_cuda_instances(sm80_gemm Sm80Gemm cuda/linear/sm80/gemm/kernel.cuh CODES U4 Lut4 X F16 BF16)

@@ -15,7 +15,7 @@ void expect_bytes_within_bound(Problem &p, const std::vector<uint8_t> &y) {
     const qk::Geometry &s = p.w.shape.geometry;
     const std::vector<float> w = values_of(p.w);
     const double unit = rounding_of(p.type);
-    const bool table = p.w.shape.format->kind == qk::FormatKind::kLut8;
+    const bool table = p.w.shape.format->id == QK_FORMAT_LUT8;
     const int64_t parts = s.group_size % 128 == 0 || s.groups_per_row == 1 ? 128 : 16;
     const double chain = 17 * double(std::min<int64_t>(parts, s.k)) / 16;
     const double folds = 2 * (double(s.k) / double(parts) + 1) + 16 + 1;
@@ -71,7 +71,7 @@ TEST(CudaBytes, IsWithinItsBound) {
                 ++at;
                 if (n > 1000 && at % 3 != 0) continue;
                 const qk_format type = at % 2 == 0 ? QK_FORMAT_F16 : QK_FORMAT_BF16;
-                for (const qk_format format : {QK_FORMAT_S8, QK_FORMAT_LUT8}) {
+                for (const qk_format format : kByteFormats) {
                     Problem p = bytes_problem(format, scale, group, n, k, type,
                                               batches[at % std::size(batches)], rng);
                     check(p, 2);
@@ -95,6 +95,8 @@ TEST(CudaBytes, RowsKnowNoBatch) {
                  {QK_FORMAT_LUT8, QK_FORMAT_F16, 256, 144, 4352},
                  {QK_FORMAT_LUT8, QK_FORMAT_BF16, 32, 2120, 544},
                  {QK_FORMAT_S8, QK_FORMAT_BF16, 64, 300, 528},
+                 {QK_FORMAT_E4M3, QK_FORMAT_F16, 128, 144, 4368},
+                 {QK_FORMAT_E4M3, QK_FORMAT_BF16, QK_GROUP_ROW, 2120, 544},
                  {QK_FORMAT_S8, QK_FORMAT_F16, QK_GROUP_ROW, 16 * 132 * 5 + 9, 400}};
     for (const auto &[format, type, group, n, k] : cases) {
         Problem p = bytes_problem(format, QK_FORMAT_F32, group, n, k, type, 35, rng);
@@ -113,7 +115,7 @@ TEST(CudaBytes, PanelsMeetTogether) {
     QK_NEEDS_DEVICE();
     Rng rng(56);
     const int64_t processors = device_0().multiprocessors;
-    for (const qk_format format : {QK_FORMAT_S8, QK_FORMAT_LUT8}) {
+    for (const qk_format format : kByteFormats) {
         for (const int64_t m : {1, 4}) {
             Problem p = bytes_problem(format, QK_FORMAT_F16, 128, 16 * processors * 5 + 24, 2064,
                                       QK_FORMAT_F16, m, rng);
@@ -156,7 +158,7 @@ TEST(CudaBytes, EndsOfRowsAreZeros) {
     QK_NEEDS_DEVICE();
     Rng rng(53);
     for (const int64_t m : {3, 11}) {
-        for (const qk_format format : {QK_FORMAT_S8, QK_FORMAT_LUT8}) {
+        for (const qk_format format : kByteFormats) {
             Problem p =
                 bytes_problem(format, QK_FORMAT_F16, 128, 2113, 8208, QK_FORMAT_F16, m, rng);
             check(p, 20);

@@ -5,13 +5,19 @@
 namespace cuda_test {
 namespace {
 
+constexpr qk_format kByteFormats[] = {QK_FORMAT_S8, QK_FORMAT_LUT8, QK_FORMAT_E4M3};
 constexpr qk_format kByteScales[] = {QK_FORMAT_F32, QK_FORMAT_F16, QK_FORMAT_LUT8, QK_FORMAT_BF16};
 
+// Of E4M3 codes that are numbers: seven bits of ones are none.
 inline Problem bytes_problem(qk_format format, qk_format scale, int32_t group, int64_t n, int64_t k,
                              qk_format type, int64_t m, Rng &rng) {
     qk_tensor_desc desc = weight_desc(format, scale, QK_LAYOUT_ROW, group, n, k);
     if (scale == QK_FORMAT_LUT8) desc.scale_group_size = n % 2 == 0 ? 16 : 256;
-    return make_problem(desc, type, m, rng);
+    Problem p = make_problem(desc, type, m, rng);
+    if (format == QK_FORMAT_E4M3) {
+        for (uint8_t &code : p.w.planes[QK_PLANE_DATA]) code ^= (code & 127) == 127;
+    }
+    return p;
 }
 
 inline void set_table(Problem &p, int code, float value) {

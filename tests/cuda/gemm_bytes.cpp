@@ -23,7 +23,7 @@ void expect_gemm(Problem &p, const std::vector<uint8_t> &y) {
     const qk::Geometry &s = p.w.shape.geometry;
     const std::vector<float> w = values_of(p.w);
     const double unit = rounding_of(p.type), k = double(s.k);
-    const bool table = p.w.shape.format->kind == qk::FormatKind::kLut8, wide = p.m > 64;
+    const bool table = p.w.shape.format->id == QK_FORMAT_LUT8, wide = p.m > 64;
     const bool f16 = p.type == QK_FORMAT_F16;
     const double relative = wide ? (table ? 3.01 : 2.01) * unit : table ? unit : 0;
     const double absolute = wide && f16 ? 17 * 0x1p-25 : 0;
@@ -60,7 +60,7 @@ TEST(CudaGemmBytes, IsWithinItsBound) {
                 ++at;
                 if (n > 3000 && at % 5 != 0) continue;
                 const qk_format type = at / 2 % 2 == 0 ? QK_FORMAT_F16 : QK_FORMAT_BF16;
-                for (const qk_format format : {QK_FORMAT_S8, QK_FORMAT_LUT8}) {
+                for (const qk_format format : kByteFormats) {
                     Problem p = bytes_problem(format, scale, group, n, k, type,
                                               batches[at % std::size(batches)], rng);
                     SCOPED_TRACE(describe(p));
@@ -86,7 +86,7 @@ TEST(CudaGemmBytes, EveryWideCutIsWithinItsBound) {
                                 {100, 12300, 528}, {500, 2050, 2064}, {129, 16910, 656},
                                 {500, 20010, 528}};
     for (const auto &[m, n, k] : cases) {
-        for (const qk_format format : {QK_FORMAT_S8, QK_FORMAT_LUT8}) {
+        for (const qk_format format : kByteFormats) {
             Problem p = bytes_problem(format, QK_FORMAT_F32, 64, n, k, QK_FORMAT_F16, m, rng);
             SCOPED_TRACE(describe(p));
             const DeviceWeight w(p.w);
@@ -102,7 +102,7 @@ TEST(CudaGemmBytes, RowsKnowNoBatch) {
     QK_NEEDS_DEVICE();
     Rng rng(61);
     for (const auto &[n, k] : {std::pair<int64_t, int64_t>{200, 4128}, {16900, 144}}) {
-        for (const qk_format format : {QK_FORMAT_S8, QK_FORMAT_LUT8}) {
+        for (const qk_format format : kByteFormats) {
             const qk_format type = k % 32 == 0 ? QK_FORMAT_F16 : QK_FORMAT_BF16;
             Problem p = bytes_problem(format, QK_FORMAT_F32, 128, n, k, type, 64, rng);
             SCOPED_TRACE(describe(p));

@@ -49,7 +49,7 @@ TEST(CudaPlan, HowTheMatrixKernelCutsBytesOnAnH200) {
         {256, 4096, 4096, GemmCut::k128x128, 2}, {128, 8192, 8192, GemmCut::k128x128, 2},
     };
     for (const auto &row : rows) {
-        for (const Codes codes : {Codes::kS8, Codes::kLut8}) {
+        for (const Codes codes : {Codes::kS8, Codes::kE4m3, Codes::kLut8}) {
             const GemmPlan plan = qk::cuda::plan_gemm(codes, row.m, row.n, row.k, 132);
             EXPECT_EQ(plan.cut, row.cut) << row.m << ": " << row.n << " x " << row.k;
             EXPECT_EQ(plan.split, row.split) << row.m << ": " << row.n << " x " << row.k;

@@ -1,10 +1,26 @@
-// Products with tables of 256 f32 entries: what the kernels for 8-bit codes share.
+// 8-bit codes that are floats, E4M3 or entries of a table of 256: what their kernels share.
 #pragma once
 #include "cuda/prim/mma.cuh"
 #include "cuda/view.cuh"
 
 namespace qk::cuda {
 namespace {
+
+// Two E4M3 numbers as halves, which hold them all, or as numbers of bf16, which do too.
+__device__ inline uint32_t pair_of_e4m3(F16, uint32_t both) {
+    uint32_t halves = 0;
+#if __CUDA_ARCH__ >= 890
+    asm("cvt.rn.f16x2.e4m3x2 %0, %1;" : "=r"(halves) : "h"(uint16_t(both)));
+#elif defined(QK_CUDA_SIMULATED)
+    halves = pack_pair(F16{}, e4m3_value(int(both & 255)), e4m3_value(int(both >> 8 & 255)));
+#endif
+    return halves;
+}
+__device__ inline uint32_t pair_of_e4m3(BF16, uint32_t both) {
+    const uint32_t halves = pair_of_e4m3(F16{}, both);
+    return pack_pair(BF16{}, __half2float(__ushort_as_half(uint16_t(halves))),
+                     __half2float(__ushort_as_half(uint16_t(halves >> 16))));
+}
 
 // A lane's eight entries of a table.
 struct LaneEntries {

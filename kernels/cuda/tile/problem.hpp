@@ -62,12 +62,19 @@ constexpr uint32_t kPairBytes = kind == ScaleKind::kF32      ? 8
 }  // namespace
 
 // What the codes of a weight are: 4 bits that are integers (U4_AFFINE) or look up one of 16 values
-// (NF4, FP4_BNB, FP4_E2M1), 8 bits that are integers (S8) or look up one of 256 (LUT8).
-enum class Codes { kU4, kLut4, kS8, kLut8 };
+// (NF4, FP4_BNB, FP4_E2M1), 8 bits that are integers (S8), floats (E4M3) or look up one of 256
+// (LUT8).
+enum class Codes { kU4, kLut4, kS8, kE4m3, kLut8 };
 
 // Packed tiles of 4-bit codes.
 inline Codes codes_of(const Weight &w) {
     return w.layout->id == kLayoutTilesPairs ? Codes::kLut4 : Codes::kU4;
+}
+
+// Rows of 8-bit codes.
+inline Codes codes_of_bytes(const Weight &w) {
+    if (w.format->id == QK_FORMAT_E4M3) return Codes::kE4m3;
+    return w.format->kind == FormatKind::kLut8 ? Codes::kLut8 : Codes::kS8;
 }
 
 // Kernel<codes, x>::run, for x of 16 bits.

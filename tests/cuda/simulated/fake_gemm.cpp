@@ -84,6 +84,8 @@ template struct Sm90Gemm<Codes::kLut4, QK_FORMAT_F16>;
 template struct Sm90Gemm<Codes::kLut4, QK_FORMAT_BF16>;
 template struct Sm90Gemm<Codes::kS8, QK_FORMAT_F16>;
 template struct Sm90Gemm<Codes::kS8, QK_FORMAT_BF16>;
+template struct Sm90Gemm<Codes::kE4m3, QK_FORMAT_F16>;
+template struct Sm90Gemm<Codes::kE4m3, QK_FORMAT_BF16>;
 template struct Sm90Gemm<Codes::kLut8, QK_FORMAT_F16>;
 template struct Sm90Gemm<Codes::kLut8, QK_FORMAT_BF16>;
 

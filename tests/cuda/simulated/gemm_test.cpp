@@ -2,8 +2,8 @@
 // engine. The kernels behind it are fakes (fake_gemm.cpp).
 #include <thread>
 
+#include "cuda/bytes_problem.hpp"
 #include "cuda/linear/sm90/gemm/problem.hpp"
-#include "cuda/linear_problem.hpp"
 #include "cuda/mock/mock.hpp"
 #include "cuda/simulated/fake_library.hpp"
 #include "cuda/view.cuh"
@@ -110,16 +110,17 @@ TEST_F(CudaGemmHost, CallsTheInstanceOfTheCase) {
     const struct {
         qk_format format;
         Codes codes;
-    } rows[] = {{QK_FORMAT_U4_AFFINE, Codes::kU4},
-                {QK_FORMAT_NF4, Codes::kLut4},
-                {QK_FORMAT_FP4_BNB, Codes::kLut4},
-                {QK_FORMAT_S8, Codes::kS8},
-                {QK_FORMAT_LUT8, Codes::kLut8}};
+    } rows[] = {{QK_FORMAT_U4_AFFINE, Codes::kU4}, {QK_FORMAT_NF4, Codes::kLut4},
+                {QK_FORMAT_FP4_BNB, Codes::kLut4}, {QK_FORMAT_S8, Codes::kS8},
+                {QK_FORMAT_E4M3, Codes::kE4m3},    {QK_FORMAT_LUT8, Codes::kLut8}};
     for (const auto &row : rows) {
         for (const qk_format x : {QK_FORMAT_F16, QK_FORMAT_BF16}) {
             SCOPED_TRACE(testing::Message() << "format " << row.format);
-            const bool bytes = row.format == QK_FORMAT_S8 || row.format == QK_FORMAT_LUT8;
-            Case c(problem(row.format, QK_FORMAT_F32, 64, 48, 128, 18, x), !bytes);
+            const bool bytes = qk::find_format(row.format)->bits == 8;
+            Rng rng(72);
+            Case c(bytes ? bytes_problem(row.format, QK_FORMAT_F32, 64, 48, 128, x, 18, rng)
+                         : problem(row.format, QK_FORMAT_F32, 64, 48, 128, 18, x),
+                   !bytes);
             const auto &kernel = bytes ? qk::cuda::kLinearSm90Gemm8Bit : qk::cuda::kLinearSm90Gemm;
             const auto y = run_on_device(kernel, c.p, c.w, 0, c.p.m);
             EXPECT_EQ(state.last_codes, row.codes);

@@ -13,8 +13,9 @@
 //     ldmatrix hands lane 4 g + t the codes of columns 4 t .. 4 t + 3 of 16, rows g and g + 8; x
 //     follows (8 bytes a lane), since the order of columns inside a product is free
 //
-// So four codes are one operand register pair: 5 instructions for f16, 8 for bf16, nothing is
-// rounded, and scales multiply sums in f32. Bytes per row of w: k of codes plus scales, read once.
+// So four codes are one operand register pair: 5 instructions for f16, 8 for bf16 (E4M3: 3 and 9),
+// nothing is rounded, and scales multiply sums in f32. Bytes per row of w: k of codes plus scales,
+// read once.
 #include "cuda/kernels.hpp"
 #include "cuda/linear/stored/bytes_warp.cuh"
 #include "cuda/prim/tensor_map.hpp"
@@ -113,6 +114,7 @@ Status run_batches(const BytesProblem &p, bool fine, const Launch &launch) {
 
 template <class T>
 Status run_type(const BytesProblem &p, bool fine, const Launch &launch) {
+    if (p.o.w.format == QK_FORMAT_E4M3) return run_batches<T, E4m3Bytes>(p, fine, launch);
     return p.o.w.kind == FormatKind::kS8 ? run_batches<T, SignedBytes>(p, fine, launch)
                                          : run_batches<T, TableBytes>(p, fine, launch);
 }

@@ -39,22 +39,6 @@ struct SignedBytes<BF16> {
     }
 };
 
-// Two E4M3 numbers as halves, which hold them all, or as numbers of bf16, which do too.
-__device__ inline uint32_t pair_of_e4m3(F16, uint32_t both) {
-    uint32_t halves = 0;
-#if __CUDA_ARCH__ >= 890
-    asm("cvt.rn.f16x2.e4m3x2 %0, %1;" : "=r"(halves) : "h"(uint16_t(both)));
-#elif defined(QK_CUDA_SIMULATED)
-    halves = pack_pair(F16{}, e4m3_value(int(both & 255)), e4m3_value(int(both >> 8 & 255)));
-#endif
-    return halves;
-}
-__device__ inline uint32_t pair_of_e4m3(BF16, uint32_t both) {
-    const uint32_t halves = pair_of_e4m3(F16{}, both);
-    return pack_pair(BF16{}, __half2float(__ushort_as_half(uint16_t(halves))),
-                     __half2float(__ushort_as_half(uint16_t(halves >> 16))));
-}
-
 // E4M3 without a table.
 template <class T>
 struct E4m3Bytes {

@@ -48,14 +48,13 @@ Status run_transposed(const LinearArgs &args, const Launch &launch) {
 
 Status run_8bit(const LinearArgs &args, const Launch &launch) {
     const Geometry &s = args.w.geometry;
-    const bool table = args.w.format->kind == FormatKind::kLut8;
-    const GemmPlan plan = plan_gemm(table ? Codes::kLut8 : Codes::kS8, args.x.rows, s.n, s.k,
-                                    launch.device.multiprocessors);
+    const Codes codes = codes_of_bytes(args.w);
+    const GemmPlan plan = plan_gemm(codes, args.x.rows, s.n, s.k, launch.device.multiprocessors);
     const qk_format x = args.x.format->id;
-    return run_plan(
-        plan,
-        table ? instance_for<Sm90Gemm, Codes::kLut8>(x) : instance_for<Sm90Gemm, Codes::kS8>(x),
-        args, launch);
+    auto *const instance = codes == Codes::kS8     ? instance_for<Sm90Gemm, Codes::kS8>(x)
+                           : codes == Codes::kE4m3 ? instance_for<Sm90Gemm, Codes::kE4m3>(x)
+                                                   : instance_for<Sm90Gemm, Codes::kLut8>(x);
+    return run_plan(plan, instance, args, launch);
 }
 
 Status describe_x(const LinearArgs &args, int32_t x_rows, ErrorText *error, GemmProblem *p) {

@@ -125,6 +125,8 @@ Status Sm90Gemm<codes, x>::run(GemmCut cut, const LinearArgs &args, const Launch
     using T = TypeOf<x>;
     if constexpr (codes == Codes::kS8) {
         return run_cut<T, DecodeS8<T>, ScaleKind::kF32>(cut, args, launch, p);
+    } else if constexpr (codes == Codes::kE4m3) {
+        return run_cut<T, DecodeE4m3<T>, ScaleKind::kF32>(cut, args, launch, p);
     } else if constexpr (codes == Codes::kLut8) {
         return run_cut<T, DecodeLut8<T>, ScaleKind::kF32>(cut, args, launch, p);
     } else {

@@ -28,7 +28,7 @@ struct GemmCost {
 // Measured on an H200; on another card of its kind the ratios hold.
 constexpr GemmCost cost_of(GemmCut cut, Codes codes) {
     const bool pairs = codes == Codes::kLut4;
-    if (codes == Codes::kS8 || codes == Codes::kLut8) {
+    if (codes == Codes::kS8 || codes == Codes::kE4m3 || codes == Codes::kLut8) {
         const bool entries = codes == Codes::kLut8;
         switch (cut) {
             case GemmCut::k64x64: return {64, 64, 4, entries ? 200 : 160, 3000, 3000, 500};
