@@ -144,6 +144,16 @@ __device__ inline float2 e4m3_pair(uint32_t both) {
     return __half22float2(*reinterpret_cast<const __half2 *>(&halves));
 }
 
+// Two E8M0 numbers in the low half of `both`. Their codes are the exponents of bf16: the least is
+// what code 0 stands for, and of infinity, code 255, a product with 0 makes a NaN.
+__device__ inline float2 e8m0_pair(uint32_t both) {
+    using Pair = __nv_bfloat162;
+    const uint32_t exponents = __byte_perm(both, 0, 0x4140) << 7, least = 0x00400040u, zero = 0;
+    const Pair number = __hmax2(*reinterpret_cast<const Pair *>(&exponents),
+                                *reinterpret_cast<const Pair *>(&least));
+    return __bfloat1622float2(__hfma2(number, *reinterpret_cast<const Pair *>(&zero), number));
+}
+
 constexpr size_t kPairTableBytes = 256 * 256;
 constexpr uint32_t kTableBytes = kTableWords * 4;
 constexpr uint32_t kSharedStart = 1024;
@@ -214,6 +224,7 @@ __device__ inline void fill_table(float mine, uint32_t threads, const Place &pla
 template <class T, uint32_t kTable>
 struct DecodeTable {
     static constexpr bool kLut4 = true;
+    static constexpr uint32_t kTableBytes = kTableWords * 4;
 
     // As fill_table. `own`: what addresses of a block's memory begin with in a cluster.
     static __device__ void prepare(const float (&entries)[16], uint32_t threads, uint32_t own = 0) {
@@ -224,7 +235,7 @@ struct DecodeTable {
             return own + kTable + byte % 128 * 256 + byte / 128 * 128 + i * 16;
         });
     }
-    static __device__ uint32_t lanes() { return threadIdx.x % 32 * 0x04040404u; }
+    static __device__ uint32_t lanes(uint32_t = 0) { return threadIdx.x % 32 * 0x04040404u; }
     static __device__ Zeros zeros(uint32_t) { return {}; }
     template <uint32_t i>
     static __device__ uint32_t look_up(uint32_t low, uint32_t high, uint32_t own) {
@@ -247,8 +258,9 @@ struct DecodeTable {
 
 template <class T>
 struct RingU4 : DecodeU4<T> {
+    static constexpr uint32_t kTableBytes = 0;
     static __device__ void prepare(const float (&)[16], uint32_t, uint32_t = 0) {}
-    static __device__ uint32_t lanes() { return 0; }
+    static __device__ uint32_t lanes(uint32_t = 0) { return 0; }
     static __device__ void decode(uint32_t word, const Zeros &zeros, uint32_t, uint32_t (&a)[4]) {
         DecodeU4<T>::decode(word, zeros, 0, 0, a);
     }
@@ -256,15 +268,10 @@ struct RingU4 : DecodeU4<T> {
 template <class T>
 using RingLut4 = DecodeTable<T, kSharedStart>;
 
-// For blocks of clusters: what an address of a block's memory begins with (`own`) is in the high
-// bytes of `lanes`. The table is in 64 KiB, as DecodeLut4's, so that one permute makes an address.
+// The table in 64 KiB, as DecodeLut4's, so that one permute makes an address. In blocks of clusters
+// what addresses of a block's memory begin with (`own`) is in the high bytes of `lanes`.
 template <class T>
-struct ClusterU4 : RingU4<T> {
-    static constexpr uint32_t kTableBytes = 0;
-    static __device__ uint32_t lanes(uint32_t) { return 0; }
-};
-template <class T>
-struct ClusterLut4 {
+struct WideLut4 {
     static constexpr bool kLut4 = true;
     static constexpr uint32_t kTableBytes = uint32_t(kPairTableBytes);
 
@@ -297,11 +304,17 @@ __device__ inline float2 coded_pair(qk_format coded, uint32_t both, float one) {
                              : e4m3_pair(both);
     return {__fmul_rn(scale.x, one), __fmul_rn(scale.y, one)};
 }
+template <ScaleKind kind>
+__device__ float2 coded_pair(uint32_t both, float one) {
+    static_assert(kIsCoded<kind>);
+    const float2 scale = kind == ScaleKind::kE8M0 ? e8m0_pair(both) : e4m3_pair(both);
+    return {__fmul_rn(scale.x, one), __fmul_rn(scale.y, one)};
+}
 
 // The same from shared memory, where they may be f32 too.
 template <ScaleKind kind>
 __device__ float2 scale_pair(uint32_t address) {
-    static_assert(kind != ScaleKind::kNested);
+    static_assert(kind != ScaleKind::kNested && !kIsCoded<kind>);
     if constexpr (kind == ScaleKind::kF32) {
         const uint2 both = shared_load_8(address);
         return {__uint_as_float(both.x), __uint_as_float(both.y)};

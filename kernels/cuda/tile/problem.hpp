@@ -40,7 +40,12 @@ static constexpr int64_t second_bytes(const Deal &row_tiles, int64_t groups_per_
 
 namespace {
 
-enum class ScaleKind { kF16, kBF16, kF32, kNested };
+// kNested: all codes of 8 bits, by their table; kE8M0, kE4M3: those that need none and that one
+// number multiplies at most (view.cuh, coded_scales), where a kernel has them apart.
+enum class ScaleKind { kF16, kBF16, kF32, kNested, kE8M0, kE4M3 };
+
+template <ScaleKind kind>
+constexpr bool kIsCoded = kind == ScaleKind::kE8M0 || kind == ScaleKind::kE4M3;
 
 // run(kind), the kind of a scale format as a constant.
 template <class Run>
@@ -52,12 +57,21 @@ auto with_scale_kind(qk_format scale, Run run) {
         default: return run(std::integral_constant<ScaleKind, ScaleKind::kNested>());
     }
 }
+// The same, with E8M0 and E4M3 apart.
+template <class Run>
+auto with_coded_kind(const ScalePlane &scale, const ScaleTables &tables, Run run) {
+    switch (coded_scales(scale, tables)) {
+        case QK_FORMAT_E8M0: return run(std::integral_constant<ScaleKind, ScaleKind::kE8M0>());
+        case QK_FORMAT_E4M3: return run(std::integral_constant<ScaleKind, ScaleKind::kE4M3>());
+        default: return with_scale_kind(scale.format->id, run);
+    }
+}
 
 // Bytes of the scales of rows r and r + 8.
 template <ScaleKind kind>
-constexpr uint32_t kPairBytes = kind == ScaleKind::kF32      ? 8
-                                : kind == ScaleKind::kNested ? 2
-                                                             : 4;
+constexpr uint32_t kPairBytes = kind == ScaleKind::kF32                        ? 8
+                                : kind == ScaleKind::kNested || kIsCoded<kind> ? 2
+                                                                               : 4;
 
 }  // namespace
 

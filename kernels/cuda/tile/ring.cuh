@@ -61,7 +61,6 @@ __device__ void fill_scale_codes(const Problem &p, uint32_t to = Map::kScaleCode
 template <class Map>
 struct Seconds {
     uint32_t at, first, codes = Map::kScaleCodes;
-    float one = 0;  // where there is one
 
     template <class Problem>
     __device__ void fill(const Problem &p, Run rows) {
@@ -73,8 +72,6 @@ struct Seconds {
             copy_word(at + i * 4, p.second + first + i);
         }
     }
-    // Once they are there.
-    __device__ void read() { one = __uint_as_float(shared_load_4(at)); }
 
     // The scale of a group of a row of this block, by its number in w; past the end of w the
     // result is arbitrary. `code`: its 8-bit code.
@@ -88,9 +85,6 @@ struct Seconds {
     template <class Problem>
     __device__ float2 scales(const Problem &p, uint32_t both, int64_t row, int64_t last,
                              int32_t group, float bias) const {
-        if (p.coded != QK_FORMAT_LUT8) {
-            return coded_pair(p.coded, both, one);
-        }
         const auto of_row = [&](uint32_t code, int64_t r) {
             const uint32_t number = uint32_t(min64(r, last)) * p.groups + uint32_t(group);
             return scale(p, code, number, bias);

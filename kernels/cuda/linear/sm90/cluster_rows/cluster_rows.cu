@@ -12,7 +12,7 @@ Status run(const LinearArgs &args, const Launch &launch) {
 }
 
 // Room beside the sums for the largest of all maps.
-using Largest = ClusterRowsMap<ClusterLut4<F16>, ScaleKind::kF32, 0>;
+using Largest = ClusterRowsMap<WideLut4<F16>, ScaleKind::kF32, 0>;
 static_assert(kClusterRowsFixed >= Largest::kSums - kSharedStart + 512);
 
 }  // namespace

@@ -36,7 +36,7 @@ struct ClusterRowsConsumer : ClusterRowsChunk<T, Decode, kind, kGroupTiles> {
     using Base = ClusterRowsChunk<T, Decode, kind, kGroupTiles>;
     using Map = ClusterRowsMap<Decode, kind, kGroupTiles>;
     using Base::codes, Base::scales, Base::zeros, Base::lanes, Base::lane, Base::warp;
-    using Base::seconds, Base::scale_bias;
+    using Base::seconds, Base::scale_bias, Base::scale_one;
     const ClusterRowsProblem &p;
     const ClusterRowsPart &part;
 
@@ -73,6 +73,7 @@ struct ClusterRowsConsumer : ClusterRowsChunk<T, Decode, kind, kGroupTiles> {
             seconds.fill(p, part.rows);
             scale_bias = __ldg(p.scale_bias);
         }
+        if constexpr (kIsCoded<kind>) scale_one = __ldg(p.second);
         Decode::prepare(p.entries, kRingWarps * 32, part.own);
     }
 
@@ -83,7 +84,6 @@ struct ClusterRowsConsumer : ClusterRowsChunk<T, Decode, kind, kGroupTiles> {
         if (kind == ScaleKind::kNested) copies_wait();
         named_barrier_wait(3, kClusterRowsThreads);
         if (!mine) return;
-        if (kind == ScaleKind::kNested) seconds.read();
         Slot<Map::kSlots> slot;
 #pragma unroll 1
         for (int32_t row = part.rows.first; row < part.rows.last; ++row) {
@@ -160,7 +160,7 @@ Status launch_cluster_rows(const LinearArgs &args, const Launch &launch) {
     const ClusterRowsPlan plan =
         plan_cluster_rows(s.n, s.k / kFewRowsColumns, kFewRowsStep, launch.device.multiprocessors);
     const ClusterRowsProblem p = {
-        chunks_problem(args, launch, Map::kGroupScales), plan,
+        chunks_problem(args, Map::kGroupScales), plan,
         uint32_t(second_bytes(plan.rows, s.groups_per_row, args.w.scale.second_group))};
     Shape3 shape = {dim3(uint32_t(plan.clusters * kClusterRowsBlocks)), kClusterRowsThreads};
     shape.shared_bytes = Map::kSums - kSharedStart + size_t(cluster_rows_sums(plan)) +
@@ -176,11 +176,9 @@ Status launch_cluster_rows(const LinearArgs &args, const Launch &launch) {
 template <Codes codes, qk_format x>
 Status ClusterRows<codes, x>::run(const LinearArgs &args, const Launch &launch) {
     using T = TypeOf<x>;
-    using Decode = std::conditional_t<codes == Codes::kU4, ClusterU4<T>, ClusterLut4<T>>;
-    return with_scale_kind(args.w.scale.format->id, [&](auto kind) {
-        return with_chunk_groups(args.w.geometry, [&](auto tiles) {
-            return launch_cluster_rows<T, Decode, kind.value, tiles.value>(args, launch);
-        });
+    using Decode = std::conditional_t<codes == Codes::kU4, RingU4<T>, WideLut4<T>>;
+    return with_chunk_scales<Decode::kLut4>(args, launch, [&](auto kind, auto tiles) {
+        return launch_cluster_rows<T, Decode, kind.value, tiles.value>(args, launch);
     });
 }
 

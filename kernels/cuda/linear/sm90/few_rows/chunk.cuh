@@ -16,7 +16,6 @@ constexpr int32_t kFewRowsStep = 2;
 struct ChunksProblem : TilesProblem {
     // Groups of 16 and 32 columns: bytes of a chunk, log2 of a group's sixteens of columns.
     uint32_t chunk_scales, chunk_zeros, part_shift;
-    qk_format coded;  // what coded scales are (view.cuh)
 };
 
 // A stage: chunks, their scales, their zeros. kGroupTiles: tiles of 64 columns a group, 0 where a
@@ -59,20 +58,29 @@ struct ChunksStage {
     }
 };
 
-inline ChunksProblem chunks_problem(const LinearArgs &args, const Launch &launch,
-                                    uint32_t group_scales) {
+inline ChunksProblem chunks_problem(const LinearArgs &args, uint32_t group_scales) {
     const Geometry &s = args.w.geometry;
     const uint32_t groups = uint32_t(kFewRowsColumns / min64(s.group_size, 64));  // small ones
-    return {tiles_problem(args), groups * group_scales, groups * 8, s.group_size == 32 ? 1u : 0u,
-            coded_scales(args.w.scale, *launch.device.tables)};
+    return {tiles_problem(args), groups * group_scales, groups * 8, s.group_size == 32 ? 1u : 0u};
 }
 
-// Calls run(kGroupTiles).
-template <class Run>
-Status with_chunk_groups(const Geometry &s, const Run &run) {
-    if (s.groups_per_row * 64 == s.k) return run(std::integral_constant<int, 1>());
-    if (s.groups_per_row * 128 == s.k) return run(std::integral_constant<int, 2>());
-    return run(std::integral_constant<int, 0>());
+// Calls run(kind, kGroupTiles). Looked-up codes in groups of 16 and 32: MXFP4, NVFP4.
+template <bool kLut4, class Run>
+Status with_chunk_scales(const LinearArgs &args, const Launch &launch, const Run &run) {
+    const Geometry &s = args.w.geometry;
+    const ScalePlane &scale = args.w.scale;
+    const auto groups_of = [&](auto tiles) {
+        return with_scale_kind(scale.format->id, [&](auto kind) { return run(kind, tiles); });
+    };
+    if (s.groups_per_row * 64 == s.k) return groups_of(std::integral_constant<int, 1>());
+    if (s.groups_per_row * 128 == s.k) return groups_of(std::integral_constant<int, 2>());
+    const std::integral_constant<int, 0> parts;
+    if constexpr (kLut4) {
+        return with_coded_kind(scale, *launch.device.tables,
+                               [&](auto kind) { return run(kind, parts); });
+    } else {
+        return groups_of(parts);
+    }
 }
 
 // Row `row` of w times row `x_row` of x: its bias added, as y has it.
@@ -96,7 +104,7 @@ struct WarpsChunk {
     static constexpr int kParts = kFresh && kGroupTiles != 1 ? 1 : kTiles;  // sums of products
     const ChunksProblem &p;
     Seconds<Map> seconds{0, 0};
-    float scale_bias = 0;
+    float scale_bias = 0, scale_one = 1;  // scale_one: what E8M0 and E4M3 are multiplied by
     uint32_t lane, warp;
     uint32_t codes, scales, zeros;  // this lane's places in slot 0
     uint32_t lanes;
@@ -161,7 +169,10 @@ struct WarpsChunk {
     __device__ uint32_t part_scales(uint32_t offset, int32_t row_tile, int32_t chunk,
                                     uint32_t part) const {
         const uint32_t from = scales + offset + part * Map::kGroupScales;
-        if constexpr (kind == ScaleKind::kNested) {
+        if constexpr (kIsCoded<kind>) {
+            const float2 both = coded_pair<kind>(shared_load_2(from), scale_one);
+            return pack_pair(T{}, both.x, both.y);
+        } else if constexpr (kind == ScaleKind::kNested) {
             const int64_t row = int64_t(row_tile) * 16 + lane / 4;
             const int32_t group = chunk * (kTiles * 4 >> p.part_shift) + int32_t(part);
             const float2 both =
@@ -199,7 +210,7 @@ struct WarpsChunk {
                 const uint32_t words[4] = {q[i].x, q[i].y, q[i].z, q[i].w};
                 uint32_t a[4];
                 Decode::decode(words[s], zero[i], lanes, a);
-                if constexpr (Map::kSmallGroups) scale_step<T>(a, scale[i]);
+                if constexpr (Map::kSmallGroups) scale_by_halves<T>(a, scale[i]);
 #pragma unroll
                 for (int b = 0; b < kBatches; ++b) {
                     mma_16x8x16<T>(part[i % kParts][b], a, x[b][i][2 * s], x[b][i][2 * s + 1]);

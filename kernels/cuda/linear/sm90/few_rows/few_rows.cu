@@ -12,8 +12,10 @@ Status run(const LinearArgs &args, const Launch &launch) {
 }
 
 // Room for the sums of one stage beside the largest of all maps.
-using Largest = FewRowsMap<RingLut4<F16>, ScaleKind::kF32, 0, 2>;
-static_assert(kFewRowsShared == Largest::kSums + 1024 + Largest::kStageSums);
+using Floats = FewRowsMap<RingLut4<F16>, ScaleKind::kF32, 0, 2>;
+using Coded = FewRowsMap<WideLut4<F16>, ScaleKind::kE4M3, 0, 2>;
+static_assert(Coded::kSums >= Floats::kSums);
+static_assert(kFewRowsShared == Coded::kSums + 1024 + Coded::kStageSums);
 
 }  // namespace
 

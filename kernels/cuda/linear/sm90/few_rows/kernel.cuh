@@ -34,7 +34,7 @@ struct FewRowsConsumer : FewRowsChunk<T, Decode, kind, kGroupTiles, kBatches> {
     using Base = FewRowsChunk<T, Decode, kind, kGroupTiles, kBatches>;
     using Map = FewRowsMap<Decode, kind, kGroupTiles, kBatches>;
     using Base::codes, Base::scales, Base::zeros, Base::lanes, Base::lane, Base::warp;
-    using Base::seconds, Base::scale_bias;
+    using Base::seconds, Base::scale_bias, Base::scale_one;
     const FewRowsProblem &p;
     int32_t x_first;
     int32_t down, across;  // the place of this warp's chunk in a stage
@@ -46,7 +46,7 @@ struct FewRowsConsumer : FewRowsChunk<T, Decode, kind, kGroupTiles, kBatches> {
         x_first = int32_t(blockIdx.y * Map::kColumns);
         down = int32_t(warp) / p.plan.width;
         across = int32_t(warp) - down * p.plan.width;
-        lanes = Decode::lanes();
+        lanes = Decode::lanes(0);
         kept = Map::kSums + warp * Map::kWarpSums + lane % 4 * (2 * kColumnBytes) + lane / 4 * 4;
         // Keeps the compiler from rematerializing them for every chunk.
         asm("" : "+r"(codes), "+r"(scales), "+r"(zeros), "+r"(kept), "+r"(lane));
@@ -99,13 +99,13 @@ struct FewRowsConsumer : FewRowsChunk<T, Decode, kind, kGroupTiles, kBatches> {
             seconds.fill(p, rows);
             scale_bias = __ldg(p.scale_bias);
         }
-        Decode::prepare(p.entries, kFewRowsWarps * 32);
+        if constexpr (kIsCoded<kind>) scale_one = __ldg(p.second);
+        Decode::prepare(p.entries, kFewRowsWarps * 32, 0);
     }
 
     __device__ void run(Run rows) {
         if (kind == ScaleKind::kNested) copies_wait();
         wait_for_all();
-        if (kind == ScaleKind::kNested) seconds.read();
         for (int32_t first = rows.first; first < rows.last; first += p.plan.panel) {
             const int32_t last = min(rows.last, first + p.plan.panel);
             const bool new_x = first == rows.first || p.plan.passes > 1;
@@ -164,7 +164,7 @@ Status launch_few_rows(const LinearArgs &args, const Launch &launch) {
     const FewRowsPlan plan = plan_of<Map>(args, launch.device);
     const Geometry &s = args.w.geometry;
     const FewRowsProblem p = {
-        chunks_problem(args, launch, Map::kGroupScales), plan,
+        chunks_problem(args, Map::kGroupScales), plan,
         uint32_t(second_bytes(plan.rows, s.groups_per_row, args.w.scale.second_group))};
     Shape3 shape = {dim3(uint32_t(plan.blocks), uint32_t(ceil_div(p.m, int64_t{Map::kColumns}))),
                     kRingThreads};
@@ -174,6 +174,12 @@ Status launch_few_rows(const LinearArgs &args, const Launch &launch) {
     return launch_kernel(launch, "linear",
                          multiply_few_rows<T, Decode, kind, kGroupTiles, kBatches>, shape, p);
 }
+
+// Scales that are made of codes leave fewer instructions for addresses of look-ups: a larger table.
+template <Codes codes, class T, ScaleKind kind>
+using FewRowsDecode =
+    std::conditional_t<codes == Codes::kU4, RingU4<T>,
+                       std::conditional_t<kIsCoded<kind>, WideLut4<T>, RingLut4<T>>>;
 
 template <class T, class Decode, ScaleKind kind, int kGroupTiles>
 Status run_batches(const LinearArgs &args, const Launch &launch) {
@@ -186,11 +192,9 @@ Status run_batches(const LinearArgs &args, const Launch &launch) {
 template <Codes codes, qk_format x>
 Status FewRows<codes, x>::run(const LinearArgs &args, const Launch &launch) {
     using T = TypeOf<x>;
-    using Decode = std::conditional_t<codes == Codes::kU4, RingU4<T>, RingLut4<T>>;
-    return with_scale_kind(args.w.scale.format->id, [&](auto kind) {
-        return with_chunk_groups(args.w.geometry, [&](auto tiles) {
-            return run_batches<T, Decode, kind.value, tiles.value>(args, launch);
-        });
+    return with_chunk_scales<codes == Codes::kLut4>(args, launch, [&](auto kind, auto tiles) {
+        using Decode = FewRowsDecode<codes, T, kind.value>;
+        return run_batches<T, Decode, kind.value, tiles.value>(args, launch);
     });
 }
 

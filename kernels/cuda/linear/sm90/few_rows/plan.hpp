@@ -54,7 +54,7 @@ static constexpr FewRowsPlan plan_few_rows(int64_t n, int64_t chunks, int32_t st
 }
 
 // Bytes of a block: of the instance that takes most, with one stage, and its second scales.
-constexpr int64_t kFewRowsShared = 153664;
+constexpr int64_t kFewRowsShared = 161856;
 
 static constexpr int64_t few_rows_shared(int64_t n, int64_t groups_per_row, int64_t second_group,
                                          int32_t multiprocessors) {

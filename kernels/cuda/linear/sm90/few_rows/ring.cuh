@@ -27,7 +27,7 @@ struct FewRowsMap : ChunksStage<Decode, kind, kGroupTiles> {
     static constexpr uint32_t kWarpSums = kColumns * kColumnBytes;  // of a row of tiles
     static constexpr uint32_t kStageSums = kFewRowsWarps * kWarpSums;
     static constexpr uint32_t kTable = kSharedStart;
-    static constexpr uint32_t kRing = kTable + (Decode::kLut4 ? kTableBytes : 0);
+    static constexpr uint32_t kRing = kTable + Decode::kTableBytes;
     static constexpr uint32_t kScaleCodes = kRing + kSlots * kStage;
     static constexpr uint32_t kBarriers = kScaleCodes + (kind == ScaleKind::kNested ? 256 * 4 : 0);
     static constexpr uint32_t kSums = kBarriers + 2 * kSlots * 8;

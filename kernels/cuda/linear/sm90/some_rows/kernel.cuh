@@ -35,6 +35,7 @@ struct SomeRowsConsumer : SomeRowsChunks<T, Decode, kind, kGroup, kBatches> {
     using Base = SomeRowsChunks<T, Decode, kind, kGroup, kBatches>;
     using Base::half, Base::works, Base::sum, Base::Base;
     using Base::p, Base::part, Base::own, Base::slice, Base::slot, Base::seconds, Base::scale_bias;
+    using Base::scale_one;
     using typename Base::Map;
 
     template <int kTiles>
@@ -62,6 +63,7 @@ struct SomeRowsConsumer : SomeRowsChunks<T, Decode, kind, kGroup, kBatches> {
             seconds.fill(p, part.rows);
             scale_bias = __ldg(p.scale_bias);
         }
+        if constexpr (kIsCoded<kind>) scale_one = __ldg(p.second);
         Decode::prepare(p.entries, kSomeRowsWarps * 32, own);
     }
     // Zeros of 8 in every slot: nothing overwrites them.
@@ -82,7 +84,6 @@ struct SomeRowsConsumer : SomeRowsChunks<T, Decode, kind, kGroup, kBatches> {
         __syncwarp();
         if (p.plan.cluster > 1) cluster_arrive_relaxed();
         named_barrier_wait(3, kSomeRowsThreads);
-        if (kind == ScaleKind::kNested) seconds.read();
         if (half) {
             add_stages<1>();
         } else if (works) {
@@ -143,7 +144,6 @@ Status launch_some_rows(const LinearArgs &args, const Launch &launch) {
                       kBatches > 2 ? kSomeRowsMany : c.most());
     p.plan = cut.plan;
     p.second_bytes = cut.second_bytes;
-    p.coded = coded_scales(args.w.scale, *launch.device.tables);
     p.stage = some_rows_stage(cut.plan.pairs, cut.plan.slices, Work::kColumns, cut.sizes);
     p.groups_magic = 0xffffffffu / uint32_t(p.stage.groups) + 1;
     p.pieces_magic = 0xffffffffu / (uint32_t(p.stage.groups) * Work::Map::kGroupScales / 16) + 1;
@@ -172,14 +172,31 @@ Status run_batches(const LinearArgs &args, const Launch &launch) {
     }
 }
 
-template <class T, class Decode, ScaleKind kind>
-Status run_groups(const LinearArgs &args, const Launch &launch) {
-    switch (some_rows_case(args).group_shift()) {
-        case 4: return run_batches<T, Decode, kind, 16>(args, launch);
-        case 5: return run_batches<T, Decode, kind, 32>(args, launch);
-        case 6: return run_batches<T, Decode, kind, 64>(args, launch);
-        default: return run_batches<T, Decode, kind, 128>(args, launch);
+// Calls run(kind). Looked-up codes in groups of 16 and 32: MXFP4, NVFP4.
+template <bool kOwnCoded, class Run>
+Status with_part_scales(const LinearArgs &args, const Launch &launch, const Run &run) {
+    const ScalePlane &scale = args.w.scale;
+    if constexpr (kOwnCoded) {
+        return with_coded_kind(scale, *launch.device.tables, run);
+    } else {
+        return with_scale_kind(scale.format->id, run);
     }
+}
+
+template <class T, class Decode>
+Status run_groups(const LinearArgs &args, const Launch &launch) {
+    const int32_t shift = some_rows_case(args).group_shift();
+    if (shift < 6) {
+        constexpr bool kOwnCoded = Decode::kLut4 && !std::is_same_v<T, F32>;
+        return with_part_scales<kOwnCoded>(args, launch, [&](auto kind) {
+            return shift == 4 ? run_batches<T, Decode, kind.value, 16>(args, launch)
+                              : run_batches<T, Decode, kind.value, 32>(args, launch);
+        });
+    }
+    return with_scale_kind(args.w.scale.format->id, [&](auto kind) {
+        return shift == 6 ? run_batches<T, Decode, kind.value, 64>(args, launch)
+                          : run_batches<T, Decode, kind.value, 128>(args, launch);
+    });
 }
 
 }  // namespace
@@ -187,10 +204,7 @@ Status run_groups(const LinearArgs &args, const Launch &launch) {
 template <Codes codes, qk_format x>
 Status SomeRows<codes, x>::run(const LinearArgs &args, const Launch &launch) {
     using T = TypeOf<x>;
-    using Decode = SomeRowsDecode<codes, T>;
-    return with_scale_kind(args.w.scale.format->id, [&](auto kind) {
-        return run_groups<T, Decode, kind.value>(args, launch);
-    });
+    return run_groups<T, SomeRowsDecode<codes, T>>(args, launch);
 }
 
 // 17 to 24 rows of x. Groups of 16 and 32 columns would not fit the registers.

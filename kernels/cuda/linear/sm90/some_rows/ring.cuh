@@ -18,7 +18,6 @@ struct SomeRowsProblem : TilesProblem {
     SomeRowsPlan plan;
     SomeRowsStage stage;
     int32_t cluster_shift;
-    qk_format coded;  // what coded scales are (view.cuh)
 };
 
 static_assert(kSomeRowsWarps == kRingWarps, "what tile/ring.cuh counts with");

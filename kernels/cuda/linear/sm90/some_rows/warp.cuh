@@ -28,7 +28,7 @@ struct SomeRowsChunks {
     const SomeRowsProblem &p;
     const SomeRowsPart &part;
     Seconds<Map> seconds;
-    float scale_bias = 0;
+    float scale_bias = 0, scale_one = 1;  // scale_one: what E8M0 and E4M3 are multiplied by
     uint32_t lane, quad, own;
     int32_t pair, slice;
     bool works, half;                  // half: of every chunk one tile
@@ -86,9 +86,11 @@ struct SomeRowsChunks {
                         ((first * kSomeRowsColumns) >> p.group_shift));
     }
 
-    // Nested scales: the four lanes of a row alternate over the groups of the chunk.
+    // Scales that are made of codes: the four lanes of a row alternate over the groups of the
+    // chunk.
+    static constexpr bool kMade = kind == ScaleKind::kNested || kIsCoded<kind>;
     __device__ void own_scales(int32_t chunk, float2 (&mine)[kOwn]) const {
-        if constexpr (kind == ScaleKind::kNested) {
+        if constexpr (kMade) {
 #pragma unroll
             for (int i = 0; i < kOwn; ++i) {
                 const uint32_t number = (quad + uint32_t(i) * 4) % (2 * kChunkGroups);
@@ -98,6 +100,10 @@ struct SomeRowsChunks {
                 const uint32_t both =
                     shared_load_2(scales + slot.at +
                                   (below * uint32_t(p.stage.groups) + in_run) * Map::kGroupScales);
+                if constexpr (kIsCoded<kind>) {
+                    mine[i] = coded_pair<kind>(both, scale_one);
+                    continue;
+                }
                 const int32_t group = kGroup < 128 ? chunk * kChunkGroups + group_from + int32_t(at)
                                                    : (chunk * kSomeRowsColumns) >> p.group_shift;
                 // A row that is not of this block has no second scale here.
@@ -125,11 +131,11 @@ struct SomeRowsChunks {
     // Which of a tile's groups this lane's columns are in.
     __device__ uint32_t own_part() const { return quad / (4 / kTileGroups); }
 
-    // kScaled: the scales of tile i for rows r and r + 8, as numbers of x's type. Of nested ones
-    // number j of the lane with number q of a row's four is `mine`'s number j, q.
+    // kScaled: the scales of tile i for rows r and r + 8, as numbers of x's type. Of those made of
+    // codes number j of the lane with number q of a row's four is `mine`'s number j, q.
     __device__ uint32_t part_scales(int below, int i, const float2 (&mine)[kOwn]) const {
         const uint32_t part = uint32_t(i * kTileGroups) + own_part();
-        if constexpr (kind == ScaleKind::kNested) {
+        if constexpr (kMade) {
             const int number = below * kChunkGroups + i * kTileGroups;
             const float2 both = mine[number / 4];
             return __shfl_sync(~0u, pack_pair(T{}, both.x, both.y), int(part), 4);
@@ -167,7 +173,7 @@ struct SomeRowsChunks {
         if constexpr (Terms::kCount == 1) {
             uint32_t a[4];
             Decode::decode(word, zero, lanes, a);
-            if constexpr (kScaled) scale_step<T>(a, scale);
+            if constexpr (kScaled) scale_by_halves<T>(a, scale);
 #pragma unroll
             for (int j = 0; j < kBatches; ++j) multiply_part(d[0][j], a, b[j][0], s, 0);
         } else {
