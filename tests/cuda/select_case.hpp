@@ -80,7 +80,10 @@ inline qk::cuda::Facts facts_of(const Case &c, const qk::Device &device) {
     w.scale.second_group = one ? qk::kOneSecond : shape.second_group;
     w.scale.data = plane(QK_PLANE_SCALE, c.off_scale);
     w.scale.second = plane(QK_PLANE_SCALE2, c.off_second);
-    w.scale.code = plane(QK_PLANE_SCALE_CODE, 0);
+    const float *const built_in = c.scale == QK_FORMAT_E8M0   ? device.tables->e8m0
+                                  : c.scale == QK_FORMAT_E4M3 ? device.tables->e4m3
+                                                              : nullptr;
+    w.scale.code = one ? const_cast<float *>(built_in) : plane(QK_PLANE_SCALE_CODE, 0);
     w.scale.bias = plane(QK_PLANE_SCALE_BIAS, 0);
     w.zero = c.lowered ? nullptr : plane(QK_PLANE_ZERO, c.off_zero);
     if (shape.has_minimum) {

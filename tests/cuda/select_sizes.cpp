@@ -73,4 +73,33 @@ TEST(CudaSelect, WhichWeightsOf2To16RowsKeepXInRegisters) {
     }
 }
 
+// U4 in groups of 16 and 32 does at any size; MXFP4 and NVFP4 as NF4 in groups of 64 does.
+TEST(CudaSelect, WhichSmallGroupsKeepXInRegisters) {
+    const char *const few = "sm90 few rows", *const some = "sm90 some rows";
+    const char *const cluster = "sm90 cluster rows";
+    const struct {
+        int64_t n, k;
+        const char *u4, *e2m1, *u4_9, *e2m1_9;  // 9: rows of x
+    } rows[] = {
+        {4096, 4096, few, few, few, few},           {14336, 4096, few, few, cluster, cluster},
+        {4096, 14336, few, few, few, some},         {8192, 8192, few, few, few, some},
+        {28672, 4096, few, some, cluster, cluster}, {8192, 28672, few, some, few, some},
+        {57344, 8192, few, some, few, some},
+    };
+    for (const auto &row : rows) {
+        const auto taken = [&](qk_format format, int64_t m, int32_t group, qk_format scale) {
+            const Case c = {format, kPacked, row.n, row.k, m, kF16, group, scale};
+            return kernel_of(facts_of(c, kH200.device), kH200.device, 0);
+        };
+        for (const int64_t m : {2, 8, 9, 16}) {
+            SCOPED_TRACE(testing::Message() << row.n << " x " << row.k << ", " << m << " rows");
+            const char *const e2m1 = m > 8 ? row.e2m1_9 : row.e2m1;
+            EXPECT_EQ(taken(kU4, m, 32, kF16), m > 8 ? row.u4_9 : row.u4);
+            EXPECT_EQ(taken(kU4, m, 16, kF16), m > 8 ? row.u4_9 : row.u4);
+            EXPECT_EQ(taken(QK_FORMAT_FP4_E2M1, m, 32, QK_FORMAT_E8M0), e2m1);
+            EXPECT_EQ(taken(QK_FORMAT_FP4_E2M1, m, 16, QK_FORMAT_E4M3), e2m1);
+        }
+    }
+}
+
 }  // namespace

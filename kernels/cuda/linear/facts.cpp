@@ -199,6 +199,7 @@ Facts facts_of(const LinearArgs &args, const Device &device) {
     met.add(Condition::kSm90a, kBuiltForSm90a);
     if (!is_dense(*w.format)) {
         f.scale_bits = w.scale.format->bits;
+        f.coded = coded_scales(w.scale, *device.tables) != QK_FORMAT_LUT8;
         add_groups(s, f.second_group, f.f32, &met);
         const bool of_32 = s.groups_per_row == 1 || s.group_size % 32 == 0;
         met.add(Condition::kFloatGroupsOf32, !f.lut4() || f.scale_bits < 32 || of_32);

@@ -128,6 +128,7 @@ struct Facts {
     bool summed;                                // slots are added up
     bool f32;                                   // x
     bool e2m1;                                  // w
+    bool coded;                                 // scales are codes that need no table (view.cuh)
     bool one_slab;                              // packed, all_n rows would be one slab
     Conditions met;
 

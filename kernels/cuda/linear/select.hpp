@@ -42,10 +42,15 @@ constexpr bool passes(const Facts &f, const Device &) {
     return f.meets(C::kGroupsOf64) || f.m <= 32;
 }
 // Large weights outweigh a longer start and end; of long rows, few_rows reads x as often as w;
-// second scales make decoding longer, and look-ups do beside 9 rows of x and more.
+// second scales make decoding longer, and look-ups do beside 9 rows of x and more. MXFP4 and NVFP4
+// are as f32 scales of larger groups are; U4 in groups of 16 and 32 is faster there at any size.
 constexpr bool large(const Facts &f, const Device &d) {
-    const bool look_ups = f.lut4() && f.m > 8 && f.meets(C::kGroupsOf64);
-    return prefers_some_rows(f.n, f.k, f.nested() || look_ups, d.multiprocessors) && passes(f, d);
+    const bool small = has_small_groups(f.group_size, f.groups_per_row);
+    if (small && !f.lut4() && !f.nested() && !f.f32) return false;
+    const bool coded = small && f.lut4() && f.coded;
+    const bool look_ups = f.lut4() && f.m > 8 && (coded || f.meets(C::kGroupsOf64));
+    const bool slow = look_ups || (f.nested() && !coded);
+    return prefers_some_rows(f.n, f.k, slow, d.multiprocessors) && passes(f, d);
 }
 // More rows are dequantized.
 constexpr bool codes_8(const Facts &f, const Device &) {
