@@ -51,7 +51,7 @@ TEST(CudaGemmBytes, IsWithinItsBound) {
     const std::pair<int64_t, int64_t> shapes[] = {
         {1, 16},   {7, 128},  {65, 144},   {300, 2064},  {40, 4096},   {200, 1040},
         {129, 80}, {64, 528}, {8300, 272}, {12300, 144}, {28700, 272}, {17000, 80}};
-    const int64_t batches[] = {17, 64, 33, 9, 31, 300, 32, 48, 16, 129, 20, 65, 128};
+    const int64_t batches[] = {17, 64, 33, 5, 31, 300, 32, 48, 16, 129, 20, 65, 128};
     const int32_t groups[] = {128, QK_GROUP_ROW, 64, 256, 192, 1024};
     size_t at = 0;
     for (const qk_format scale : kByteScales) {
@@ -109,7 +109,7 @@ TEST(CudaGemmBytes, RowsKnowNoBatch) {
             const DeviceWeight w(p.w);
             if (!runs(p, w)) GTEST_SKIP() << kNoGemm;
             const auto all = run_on_device(kLinearSm90Gemm8Bit, p, w, 0, 64);
-            for (int64_t rows = 9; rows<64; rows += n> 1000 ? 7 : 1) {
+            for (int64_t rows = 5; rows<64; rows += n> 1000 ? 7 : 1) {
                 const int64_t first = rows % 2 == 0 ? 0 : 64 - rows;
                 ASSERT_NO_FATAL_FAILURE(
                     expect_batch_of(all, kLinearSm90Gemm8Bit, p, w, first, rows));
@@ -145,7 +145,7 @@ TEST(CudaGemmBytes, OddPlacesAndOddValues) {
     for (const qk_format type : {QK_FORMAT_F16, QK_FORMAT_BF16}) {
         const Problem p = bytes_problem(QK_FORMAT_S8, QK_FORMAT_F32, 64, 37, 592, type, 19, rng);
         if (!runs(p, DeviceWeight(p.w))) GTEST_SKIP() << kNoGemm;
-        ASSERT_NO_FATAL_FAILURE(check_odd_places(kLinearSm90Gemm8Bit, 64, type, 19, 9, rng));
+        ASSERT_NO_FATAL_FAILURE(check_odd_places(kLinearSm90Gemm8Bit, 64, type, 19, 5, rng));
     }
     for (const auto &[k, group] : {std::pair{600, 64}, {592, 48}}) {
         Problem p = bytes_problem(QK_FORMAT_S8, QK_FORMAT_F32, group, 8, k, QK_FORMAT_F16, 20, rng);

@@ -102,4 +102,27 @@ TEST(CudaSelect, WhichSmallGroupsKeepXInRegisters) {
     }
 }
 
+// FP8 of many rows or long ones takes the matrix kernel from 5 rows of x on, other bytes from 9.
+TEST(CudaSelect, WhichBytesTakeTheMatrixKernel) {
+    const char *const bytes = "stored bytes", *const gemm = "sm90 gemm 8-bit";
+    const struct {
+        int64_t n, k;
+        const char *e4m3;
+    } rows[] = {{4096, 4096, bytes}, {28672, 4096, gemm},  {4096, 14336, gemm},
+                {8192, 8192, bytes}, {8192, 28672, bytes}, {57344, 8192, gemm}};
+    for (const auto &row : rows) {
+        const auto taken = [&](qk_format format, int64_t m) {
+            const Case c = {format, kRow, row.n, row.k, m, kF16, 128, kF32};
+            return kernel_of(facts_of(c, kH200.device), kH200.device, 0);
+        };
+        for (const int64_t m : {2, 4, 5, 8, 9}) {
+            SCOPED_TRACE(testing::Message() << row.n << " x " << row.k << ", " << m << " rows");
+            const bool more = m > 8;
+            EXPECT_EQ(taken(QK_FORMAT_E4M3, m), more ? gemm : m > 4 ? row.e4m3 : bytes);
+            EXPECT_EQ(taken(kS8, m), more ? gemm : bytes);
+            EXPECT_EQ(taken(kLut8, m), more ? gemm : bytes);
+        }
+    }
+}
+
 }  // namespace

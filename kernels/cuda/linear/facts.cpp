@@ -188,6 +188,7 @@ Facts facts_of(const LinearArgs &args, const Device &device) {
     f.packed = packed_kind_of(w);
     f.f32 = args.x.format->id == QK_FORMAT_F32;
     f.e2m1 = w.format->id == QK_FORMAT_FP4_E2M1;
+    f.e4m3 = w.format->id == QK_FORMAT_E4M3;
     Met met;
     add_addresses(args, f.through_sums(), &met);
     add_sizes(args, f.weight, f.through_sums(), &met);

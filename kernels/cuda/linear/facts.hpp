@@ -127,7 +127,7 @@ struct Facts {
     int64_t tokens, slots, experts, y_columns;  // of products with experts, else 0
     bool summed;                                // slots are added up
     bool f32;                                   // x
-    bool e2m1;                                  // w
+    bool e2m1, e4m3;                            // w
     bool coded;                                 // scales are codes that need no table (view.cuh)
     bool one_slab;                              // packed, all_n rows would be one slab
     Conditions met;

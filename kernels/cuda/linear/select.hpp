@@ -52,8 +52,12 @@ constexpr bool large(const Facts &f, const Device &d) {
     const bool slow = look_ups || (f.nested() && !coded);
     return prefers_some_rows(f.n, f.k, slow, d.multiprocessors) && passes(f, d);
 }
-// More rows are dequantized.
-constexpr bool codes_8(const Facts &f, const Device &) {
+// Up to 8 rows FP8, of many rows of w or long ones, of which a block of the other kernel would read
+// about as much of x as of w. More rows than the last are dequantized.
+constexpr bool codes_8(const Facts &f, const Device &d) {
+    const int64_t row_tiles = ceil_div(f.n, 16), blocks = d.multiprocessors;
+    const bool long_rows = f.k > 12288 && row_tiles <= 2 * blocks;
+    if (f.m <= 8) return f.e4m3 && (long_rows || row_tiles > 12 * blocks);
     return f.m <= (f.weight == kRowS8 ? 4096 : 512);
 }
 // Rows of w enough to outweigh a cluster's longer start and end, and columns for all of its warps;
@@ -117,7 +121,7 @@ constexpr Row kLinearTable[] = {
     {K::kSm90Gemv, kSm90GemvNeeds, 1, 1, nullptr, Batch::kAny},
     {K::kSm90Rows24, kSm90Rows24Needs, 17, 24, wanted::rows_24, Batch::kAny},
     {K::kSm90Gemm, kSm90GemmNeeds, 17, kAnyM, nullptr, Batch::kBlocks},
-    {K::kSm90Gemm8Bit, kSm90Gemm8BitNeeds, 9, 4096, wanted::codes_8, Batch::kBlocks},
+    {K::kSm90Gemm8Bit, kSm90Gemm8BitNeeds, 5, 4096, wanted::codes_8, Batch::kBlocks},
     {K::kDense, kDenseNeeds, 257, kAnyM, nullptr, Batch::kAlone},
     {K::kDense, kDenseNeeds, 129, kAnyM, wanted::look_ups, Batch::kAlone},
     {K::kSm80Gemm, kSm80GemmNeeds, 17, kAnyM, nullptr, Batch::kBlocks},

@@ -91,8 +91,8 @@ TEST_F(CudaGemmHost, TakesRowsOfBytes) {
     const auto s8 = [](int64_t m, int32_t group = 64, int64_t k = 128) {
         return problem(QK_FORMAT_S8, QK_FORMAT_F32, group, 24, k, m);
     };
-    EXPECT_FALSE(runs(s8(8)));
-    EXPECT_TRUE(runs(s8(9)));
+    EXPECT_FALSE(runs(s8(4)));
+    EXPECT_TRUE(runs(s8(5)));
     EXPECT_TRUE(runs(s8(17, QK_GROUP_ROW, 80)));
     EXPECT_FALSE(runs(s8(17, 32)));
     EXPECT_FALSE(runs(s8(17, QK_GROUP_ROW, 88)));  // rows of no whole 16 bytes
