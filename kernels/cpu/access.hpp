@@ -335,12 +335,18 @@ class RowScales {
     }
     QK_NOINLINE void read_coded(int64_t number, int64_t place, int64_t count, float *to) const {
         const uint8_t *const codes = static_cast<const uint8_t *>(plane_.data) + place;
-        for_each_second(number, count, [&](int64_t i, int64_t end, float by) QK_INLINE {
-            for (; i < end; ++i) {
-                const float product = load_as<float>(plane_.code, codes[i]) * by;
-                to[i] = product + bias_;
-            }
-        });
+        const auto scale = [=, this](const auto &value_of_code) QK_INLINE {
+            for_each_second(number, count, [&](int64_t i, int64_t end, float by) QK_INLINE {
+                for (; i < end; ++i) {
+                    const float product = value_of_code(codes[i]) * by;
+                    to[i] = product + bias_;
+                }
+            });
+        };
+        if (plane_.code == kScaleTables.e8m0) {  // vectors of them
+            return scale([](uint8_t code) { return e8m0_value(code); });
+        }
+        scale([=, this](uint8_t code) { return load_as<float>(plane_.code, code); });
     }
     // i8 codes times their second scales.
     QK_NOINLINE void read_integers(int64_t number, int64_t place, int64_t count, float *to) const {

@@ -2,6 +2,7 @@
 // words, in one order or another.
 #pragma once
 #include "cpu/access.hpp"
+#include "cpu/shared/transpose.hpp"
 
 namespace qk::cpu {
 namespace {
@@ -109,8 +110,8 @@ class ZeroWords {
     int64_t block_stride_ = 0, group_stride_ = 0;
 };
 
-// The same of a run of groups. Where zeros are stored row by row, eight of each of eight rows are
-// transposed at once.
+// The same of a run of groups. Where zeros are stored row by row, 32 or eight of each of eight rows
+// are transposed at once.
 class ZerosOfBlocks {
   public:
     explicit ZerosOfBlocks(const Weight &w)
@@ -130,21 +131,33 @@ class ZerosOfBlocks {
             return;
         }
         const char *from = static_cast<const char *>(w_.zero) + start / 2;
-        for (int64_t g = 0; g < count; g += 8, from += 4) {
-            uint32_t of_row[8] = {};
-            const int64_t bytes = min64(4, ceil_div(count - g, 2));
-            for (int64_t r = 0; r < rows; ++r) {
-                const char *const at = from + r * pitch_ / 2;
-                bytes == 4 ? memcpy(&of_row[r], at, 4) : memcpy(&of_row[r], at, size_t(bytes));
-                const uint32_t x = of_row[r];
-                if (high_) of_row[r] = (x >> 4 & 0x0f0f0f0fu) | (x & 0x0f0f0f0fu) << 4;
-            }
-            transpose_nibbles(of_row);
-            memcpy(to + g, of_row, sizeof(of_row));
+        int64_t g = 0;
+        for (; g + 32 <= count; g += 32, from += 16) {
+            Quad turned[8] = {};
+            turn(from, rows, 16, turned);
+            transpose_4x4(&turned[0], 16, to + g, 32);
+            transpose_4x4(&turned[4], 16, to + g + 4, 32);
+        }
+        for (; g < count; g += 8, from += 4) {
+            uint32_t turned[8] = {};
+            turn(from, rows, min64(4, ceil_div(count - g, 2)), turned);
+            memcpy(to + g, turned, sizeof(turned));
         }
     }
 
   private:
+    // Eight groups a word, `bytes` of each row, to words of eight rows.
+    template <class Words>
+    QK_INLINE void turn(const char *from, int64_t rows, int64_t bytes, Words (&to)[8]) const {
+        constexpr int64_t kWhole = sizeof(Words);
+        for (int64_t r = 0; r < rows; ++r) {
+            const char *const at = from + r * pitch_ / 2;
+            bytes == kWhole ? memcpy(&to[r], at, kWhole) : memcpy(&to[r], at, size_t(bytes));
+            const Words x = to[r];
+            if (high_) to[r] = (x >> 4 & 0x0f0f0f0fu) | (x & 0x0f0f0f0fu) << 4;
+        }
+        transpose_nibbles(to);
+    }
     // Of a row's first zero, where a row has them in sequence.
     int64_t nibble_of(int64_t row) const {
         return w_.layout->zero_at(w_.geometry, {row, 0}) ^ (high_ ? 1 : 0);

@@ -108,7 +108,7 @@ class ScalePanel {
           widen_(pick_nested_widener<Isa>(device)), look_up_(pick_byte_lookup<Isa>(device)) {
         if (!has_coded_scales(plane)) return;
         load_nested_code(plane.code, &nested_);
-        // Powers of two have one second scale, and are read as fast one by one.
+        // Powers of two need no table.
         looked_up_ = !packed_ && plane.format->id != QK_FORMAT_I8 &&
                      plane.format->id != QK_FORMAT_E8M0 && rows_in_sequence(w);
         const int64_t size = plane.second_group;
