@@ -54,7 +54,13 @@ uint32_t detect() {
 
 uint32_t detect_traits() {
     uint32_t a, b, c, d;
-    if (!__get_cpuid(0, &a, &b, &c, &d) || b != signature_INTEL_ebx) return 0;
+    if (!__get_cpuid(0, &a, &b, &c, &d)) return 0;
+    if (b == signature_AMD_ebx) {
+        if (!__get_cpuid(1, &a, &b, &c, &d)) return 0;
+        const uint32_t family = (a >> 8 & 15) + (a >> 20 & 255);
+        return family < 0x1a ? uint32_t(kFewFills) : 0;
+    }
+    if (b != signature_INTEL_ebx) return 0;
     uint32_t found = kPagedStreams | kOneShuffle;
     const bool leaf_7 = __get_cpuid_count(7, 0, &a, &b, &c, &d) != 0;
     if (leaf_7 && has(d, 1u << 23)) found |= kSlowBf16Vectors;  // AVX512-FP16

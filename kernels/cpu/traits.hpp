@@ -16,9 +16,12 @@ enum Trait : uint32_t {
     kSlowBf16Vectors = 2,
     // One port for shuffles of 512 bits, and two cycles of it for a permute of two tables (Intel).
     kOneShuffle = 4,
+    // Few buffers for lines on their way to the first cache: more of memory comes by the second
+    // (AMD before the fifth Zen).
+    kFewFills = 8,
 };
 
-constexpr uint32_t kAllTraits = 7;
+constexpr uint32_t kAllTraits = 15;
 
 // Those of this processor, asked once; no bit of an exact or an int8 product depends on them.
 uint32_t traits();
@@ -34,6 +37,12 @@ template <bool paged, int64_t kAhead>
 QK_INLINE inline void fetch_line(const uint8_t *line) {
     prefetch_stream(line + kAhead);
     if (paged) prefetch(line + kNearOfPages);
+}
+
+// A line of what is walked later, out of turn, to the nearest cache that takes it at memory's
+// speed.
+QK_INLINE inline void fetch_later(const uint8_t *line, bool few_fills) {
+    few_fills ? prefetch_stream(line) : prefetch(line);
 }
 
 // With every 512 bytes one of the first 8 lines of the page after, so that its stream has started

@@ -169,7 +169,7 @@ class Int8Columns {
         const int64_t line = to % k / 16 * kLines, row = to < k ? first : last;
         const uint8_t *const at = words_at(line, row / Layout::kRows);
         const int64_t width = ceil_div(last - first, Layout::kRows) * 4;
-        ahead_ = {at, at + width, width, pitch_ * 4};
+        ahead_ = {at, at + width, width, pitch_ * 4, (traits() & kFewFills) != 0};
     }
 
     const LinearArgs &args_;

@@ -147,7 +147,7 @@ class ColumnStrip {
     void start_fetching(int64_t column, int64_t row, int64_t rows) {
         const uint8_t *const at = words_at(column / kBlock * kLines, row / Layout::kRows);
         const int64_t width = ceil_div(rows, Layout::kRows) * 4;
-        ahead_ = {at, at + width, width, pitch_ * 4};
+        ahead_ = {at, at + width, width, pitch_ * 4, (traits() & kFewFills) != 0};
     }
 
     // Tiles first .. last: those in place at once, others one by one.

@@ -6,6 +6,7 @@
 // in its high ones: 2 instructions for each vector of words.
 #pragma once
 #include "cpu/linear/row_of_x.hpp"
+#include "cpu/traits.hpp"
 
 namespace qk::cpu {
 namespace {
@@ -93,10 +94,11 @@ template <class Isa>
 struct Ahead {
     const uint8_t *at, *end;  // of the line
     int64_t width, pitch;     // bytes of a line, and from line to line
+    bool few_fills;
 
     // As much as a unit reads.
     QK_INLINE void fetch() {
-        QK_UNROLL for (int64_t i = 0; i < Isa::kWide * 32; i += 64) prefetch(at + i);
+        QK_UNROLL for (int64_t i = 0; i < Isa::kWide * 32; i += 64) fetch_later(at + i, few_fills);
         at += Isa::kWide * 32;
         if (at < end) return;
         end += pitch;

@@ -158,8 +158,8 @@ class S8Rows8 : Rows8 {
                 prefetch(row + 320);
                 if (i % 4 == 3) fetch_page<paged>(ahead + 128 * (i - 3));
             } else if (i < 6 || in_rows_) {
-                prefetch(ahead + 128 * i);
-                prefetch(ahead + 128 * i + 64);
+                fetch_later(ahead + 128 * i, few_fills_);
+                fetch_later(ahead + 128 * i + 64, few_fills_);
             }
             d[i] = e[i] = _mm512_setzero_si512();
             const __m512i first = _mm512_maskz_loadu_epi8(low, row);

@@ -133,7 +133,7 @@ class FloatRows8 : Rows8 {
                     prefetch_stream(ahead + 64 * i);
                     prefetch(codes.row(i) + 256);
                 } else if (in_rows || i < 6) {
-                    prefetch(ahead + 64 * i);  // three quarters, or all
+                    fetch_later(ahead + 64 * i, few_fills_);  // three quarters, or all
                 }
                 const float *const scales =
                     in_rows ? of_chunk[place] + i : groups_.scale[i] + group;
@@ -223,7 +223,7 @@ class FloatRows8 : Rows8 {
             QK_UNROLL
             for (int i = 0; i < 8; ++i) table[i] = weights_of(i, group);
             for (; column < end; column += 16, ahead += 48) {
-                prefetch(ahead);
+                fetch_later(ahead, few_fills_);
                 Lanes<Avx512> of_x[kCount];
                 for (int j = 0; j < kCount; ++j) {
                     of_x[j] = NibbleOrder::permute(Avx512::load_f32(x.row[j]));

@@ -31,7 +31,8 @@ class Groups8 {
     explicit Groups8(const Weight &w) : Groups8(w, w.scale) {}
     // `plane`: the weight's scales or its minima, perhaps none.
     Groups8(const Weight &w, const ScalePlane &plane)
-        : w_(w), plane_(plane), group_of_code_(w.geometry) {
+        : w_(w), plane_(plane), group_of_code_(w.geometry),
+          few_fills_((traits() & kFewFills) != 0) {
         if (plane.format == nullptr) return;
         const bool looked_up = has_coded_scales(plane) && plane.format->id != QK_FORMAT_I8;
         if (looked_up) load_nested_code(plane.code, &nested_);
@@ -46,7 +47,9 @@ class Groups8 {
         GroupIndex first = group_of(s, row, column);
         int64_t count = group_of(s, row, end - 1).group - first.group + 1;
         for (int64_t i = 0; i < 8; ++i) {
-            prefetch_lines(codes, bytes / 8, i * (bytes / 8));
+            for (int64_t at = 0; at < bytes / 8; at += 64) {
+                fetch_later(codes + i * (bytes / 8) + at, few_fills_);
+            }
             if (s.flat) {
                 const int64_t of_row = (row + i) * s.k;
                 first.group = group_of_code_(of_row + column);
@@ -137,7 +140,7 @@ class Groups8 {
     void fetch(int64_t at, int64_t count) const {
         const int64_t size = plane_.format->bits / 8;
         const uint8_t *const from = static_cast<const uint8_t *>(plane_.data) + at * size;
-        for (int64_t i = 0; i < count * size; i += 64) prefetch(from + i);
+        for (int64_t i = 0; i < count * size; i += 64) fetch_later(from + i, few_fills_);
     }
 
     // Whether the 8 rows have a word of zeros for each group.
@@ -186,6 +189,7 @@ class Groups8 {
     const Weight &w_;
     const ScalePlane &plane_;
     const GroupOfCode group_of_code_;
+    const bool few_fills_;
     NestedCode nested_;
 };
 
@@ -264,8 +268,8 @@ class Rows8 {
     explicit Rows8(const LinearArgs &args)
         : args_(args), groups_(args.w), codes_(args.w), order_(args.w),
           paged_(args.w.layout->bits == 8 && (traits() & kPagedStreams) != 0),
-          lowered_(has_minimum(args.w)), scales_in_rows_(args.w, args.w.scale),
-          minima_in_rows_(args.w, args.w.minimum) {
+          few_fills_((traits() & kFewFills) != 0), lowered_(has_minimum(args.w)),
+          scales_in_rows_(args.w, args.w.scale), minima_in_rows_(args.w, args.w.minimum) {
         const int64_t k = args.w.geometry.k;
         in_rows_ = args.w.format->kind == FormatKind::kS8 && !paged_ && scales_in_rows_.reads() &&
                    (!lowered_ || minima_in_rows_.reads());
@@ -331,6 +335,7 @@ class Rows8 {
     int64_t stride_;  // bytes
     int64_t run_;     // columns at once
     const bool paged_;
+    const bool few_fills_;
     const bool lowered_;
     const ScalesInRows scales_in_rows_, minima_in_rows_;
     bool in_rows_;  // S8: scales and minima are read where they are used

@@ -140,7 +140,7 @@ class FlatRows8 : Rows8 {
             for (int step = 0; step < 4; ++step) of_x[step] = Avx512::load_f32(x + 64 * step);
             QK_UNROLL
             for (int i = 0; i < 8; ++i) {
-                if (i < 6 || paged_) prefetch(ahead + 64 * i);  // three quarters, or all
+                if (i < 6 || paged_) fetch_later(ahead + 64 * i, few_fills_);  // or three quarters
                 const auto add_step = [&](int step, const Group &group) QK_INLINE {
                     const Lanes<Avx512> weights =
                         of_codes_.weights(group, codes.row(i) + 16 * step);
@@ -179,7 +179,7 @@ class FlatRows8 : Rows8 {
         for (int j = 0; j < kCount; ++j) sums[j] = total[j];
         int64_t column = first;
         for (; column + 16 <= run.last; column += 16, ahead += 6 * kStepBytes) {
-            for (int64_t i = 0; i < 8 * kStepBytes; i += 64) prefetch(ahead + i);
+            for (int64_t i = 0; i < 8 * kStepBytes; i += 64) fetch_later(ahead + i, few_fills_);
             Lanes<Avx512> of_x[kCount];
             for (int j = 0; j < kCount; ++j) of_x[j] = Codes::x_of(Avx512::load_f32(x.row[j]));
             QK_UNROLL

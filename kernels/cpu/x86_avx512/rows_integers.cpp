@@ -142,7 +142,7 @@ class IntegerRows8 : Rows8 {
         const __mmask16 words = __mmask16((1u << there * 16 / Blocks::kGroups) - 1);
         QK_UNROLL
         for (int i = 0; i < 8; ++i, codes += stride) {
-            if (i < 6) prefetch(ahead + 64 * i);
+            if (i < 6) fetch_later(ahead + 64 * i, few_fills_);
             __m512i even, odd;
             Blocks::split(Avx512::load_words(codes).v, &even, &odd);
             even = entry(even, entries);
