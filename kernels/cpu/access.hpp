@@ -193,6 +193,12 @@ inline int64_t run_pad(const Weight &w) {
     }
 }
 
+// Where rows are such runs and each starts at a whole byte.
+inline bool has_rows_of_bytes(const Weight &w) {
+    const int64_t pad = run_pad(w);
+    return pad != 0 && round_up(w.geometry.k, pad) % 2 == 0;
+}
+
 // Zeroes a plane by tasks, so that its pages are first touched by the threads of their rows.
 inline void clear(const Parallel &parallel, void *plane, int64_t bytes) {
     if (plane == nullptr) return;

@@ -86,7 +86,7 @@ class Int8Rows {
                 sums.low = lower(x[i], lows, group + at, groups - at, sums.low);
             }
             int64_t pitch = 64;
-            if constexpr (kInt8AsStored<Isa>) pitch = find_stored(row_block, i, &codes);
+            if constexpr (kInt8AsStored<Isa>) pitch = blocks_.load_stored(row_block, i, &codes);
             sums.acc = add(codes, pitch, x[i], of_chunk, zeros == nullptr ? zeros : zeros + at * 4,
                            group + at, groups - at, sums.acc);
             if (kBlocks > 1) at += kBlocks;
@@ -98,15 +98,6 @@ class Int8Rows {
     static void fetch_ahead(const char *of_chunk, int64_t bytes) {
         const uint8_t *const from = reinterpret_cast<const uint8_t *>(of_chunk) + 16 * bytes;
         for (int64_t i = 0; i < bytes; i += 64) prefetch_stream(from + i);
-    }
-
-    // A chunk as rows have it: how many bytes they are apart. The next block of rows, which follows
-    // this one, is fetched in its turn: one stream.
-    int64_t find_stored(int64_t row_block, int64_t chunk, const uint8_t **codes) {
-        const int64_t pitch = blocks_.load_chunk(row_block, 1, chunk, true, codes);
-        const uint8_t *const next = *codes + 8 * pitch + chunk * (512 - 64);
-        for (int64_t i = 0; i < 512; i += 64) prefetch_stream(next + i);
-        return pitch;
     }
 
     // `blocks`: those that have a column; past them there are neither scales nor zeros.

@@ -23,10 +23,7 @@ struct HighFirst : Stored {
 // Rows that start at whole bytes by Stored, all others in packed blocks, gathered if need be.
 template <class Packed, class Stored>
 Status run_int8_rows_or_blocks(const LinearArgs &args, const Launch &launch) {
-    const int64_t pad = run_pad(args.w);
-    if (pad == 0 || round_up(args.w.geometry.k, pad) % 2 != 0) {
-        return run_int8_gemv<Packed>(args, launch);
-    }
+    if (!has_rows_of_bytes(args.w)) return run_int8_gemv<Packed>(args, launch);
     const bool high_first = args.w.layout->id == QK_LAYOUT_ROW_HIGH;
     return run_int8_gemv_on<Stored>(
         high_first ? quantize_x<HighFirst<Stored>>(args, launch) : quantize_x<Stored>(args, launch),

@@ -14,6 +14,11 @@
 //
 // so that pieces 0 and 1 have the columns of lanes 0 to 7, even lanes in the low nibbles and odd
 // ones in the high, and pieces 2 and 3 those of lanes 8 to 15.
+//
+// Rows of nibbles as they are stored, the low one first, need no shuffle either: a dword has the
+// eight columns of a lane, even ones in the low nibbles. Products that multiply them so say
+// kAsStored, and have add_stored(codes, pitch, x, scales, zeros, sums) for rows `pitch` bytes
+// apart.
 #pragma once
 #include "cpu/linear/gemv_flat.hpp"
 #include "cpu/linear/gemv_flat_tables.hpp"
@@ -28,11 +33,13 @@ inline CodeKind code_kind(const Weight &w) {
     return w.zero != nullptr ? CodeKind::kZeros : CodeKind::kSymmetric;
 }
 
-// A block of x as three signed bytes a number, where byte shuffles leave the codes. Lanes come as
-// even ones of the first eight, odd ones, even ones of the last eight, odd ones: four of each.
-struct XPieces {
+// A block of x as three signed bytes a number, where byte shuffles leave the codes, or where they
+// are `stored`. Lanes come as even ones of the first eight, odd ones, even ones of the last eight,
+// odd ones, four of each; or in the order of their columns.
+template <bool stored>
+struct PiecesOfX {
     alignas(64) int8_t low[3][4][16], high[3][4][16];  // [byte][piece], for low and high nibbles
-    alignas(16) int32_t sum[4][4];                     // of a lane
+    alignas(16) int32_t sum[4][4];                     // of a lane: [part][place]
     float unit;
 
     void place(const int32_t *__restrict q) {
@@ -46,7 +53,11 @@ struct XPieces {
         }
         for (int i = 0; i < 3; ++i) {
             for (int piece = 0; piece < 4; ++piece) {
-                for (int b = 0; b < 4; ++b) {
+                for (int j = 0; stored && j < 16; ++j) {
+                    low[i][piece][j] = bytes[i][32 * piece + 2 * j];
+                    high[i][piece][j] = bytes[i][32 * piece + 2 * j + 1];
+                }
+                for (int b = 0; !stored && b < 4; ++b) {
                     const int8_t *const from = bytes[i] + 32 * b + 4 * piece;
                     memcpy(low[i][piece] + 4 * b, from, 4);
                     memcpy(high[i][piece] + 4 * b, from + 16, 4);
@@ -56,11 +67,17 @@ struct XPieces {
         for (int64_t lane = 0; lane < 16; ++lane) {
             int32_t all = 0;
             for (int64_t i = 0; i < 8; ++i) all += q[eight_of_lane(lane) + i];
-            sum[part_of_lane(lane)][lane % 8 / 2] = all;
+            sum[part_of_lane(lane)][place_of_lane(lane)] = all;
         }
     }
-    static constexpr int64_t part_of_lane(int64_t lane) { return lane / 8 * 2 + lane % 2; }
+    static constexpr int64_t part_of_lane(int64_t lane) {
+        return stored ? eight_of_lane(lane) / 32 : lane / 8 * 2 + lane % 2;
+    }
+    static constexpr int64_t place_of_lane(int64_t lane) {
+        return stored ? eight_of_lane(lane) / 8 % 4 : lane % 8 / 2;
+    }
 };
+using XPieces = PiecesOfX<false>;
 
 // The groups of lanes 0 to 7, which are those of lanes 8 to 15 too.
 struct GroupsOfLanes {
@@ -85,8 +102,9 @@ class RowsOfGroups {
 
     void run(int64_t row_block) {
         typename Products::Sums sums[kTogether] = {};
-        for (int64_t chunk = 0; chunk < chunks_; chunk += kPanelChunks) {
-            add_panel(row_block, chunk, min64(chunk + kPanelChunks, chunks_), sums);
+        const int64_t most = kStored ? kPanelGroups / groups_ : kPanelChunks;
+        for (int64_t chunk = 0; chunk < chunks_; chunk += most) {
+            add_panel(row_block, chunk, min64(chunk + most, chunks_), sums);
         }
         for (int64_t j = 0; j < args_.x.rows; ++j) {
             alignas(64) float rows[8][16];
@@ -98,24 +116,30 @@ class RowsOfGroups {
     }
 
   private:
+    static constexpr bool kStored = requires { Products::kAsStored; };
+
     void add_panel(int64_t row_block, int64_t first, int64_t last, typename Products::Sums *sums) {
         const int64_t group = first * groups_;
         const int64_t there = min64(last * groups_, args_.w.geometry.groups_per_row) - group;
         const char *const scales = scales_.load(row_block, group, there);
         const uint8_t *const zeros = blocks_.zeros(row_block, group, there);
-        const uint8_t *const codes = blocks_.load(row_block, first, last);
+        const uint8_t *codes = nullptr;
+        if constexpr (!kStored) codes = blocks_.load(row_block, first, last);
         for (int64_t j = 0; j < args_.x.rows; ++j) {
-            add_chunks(last - first, codes, scales, zeros, there, x_[j].panel(first * kBlock),
-                       sums[j]);
+            add_chunks(row_block, first, last, codes, scales, zeros, there,
+                       x_[j].panel(first * kBlock), sums[j]);
         }
     }
 
-    QK_NOINLINE void add_chunks(int64_t count, const uint8_t *codes, const char *scales,
-                                const uint8_t *zeros, int64_t there, const typename Products::X *x,
-                                typename Products::Sums &sums) const {
-        for (int64_t i = 0; i < count; ++i, codes += 512, ++x, there -= groups_) {
-            if (there < groups_) return add_last(codes, *x, scales, zeros, there, sums);
-            products_.add(codes, *x, scales, zeros, sums);
+    QK_NOINLINE void add_chunks(int64_t row_block, int64_t first, int64_t last,
+                                const uint8_t *codes, const char *scales, const uint8_t *zeros,
+                                int64_t there, const typename Products::X *x,
+                                typename Products::Sums &sums) {
+        int64_t pitch = 64;
+        for (int64_t i = first; i < last; ++i, codes += 512, ++x, there -= groups_) {
+            if constexpr (kStored) pitch = blocks_.load_stored(row_block, i, &codes);
+            if (there < groups_) return add_last(codes, pitch, *x, scales, zeros, there, sums);
+            add(codes, pitch, *x, scales, zeros, sums);
             scales += groups_ * 32;
             prefetch_lines(scales, groups_ * 32, groups_ * 1024);
             if (zeros != nullptr) zeros += groups_ * 4;
@@ -123,7 +147,7 @@ class RowsOfGroups {
     }
 
     // A row's last chunk. Sums of groups that are not there are left as they are by -0 times 0.
-    QK_NOINLINE void add_last(const uint8_t *codes, const typename Products::X &x,
+    QK_NOINLINE void add_last(const uint8_t *codes, int64_t pitch, const typename Products::X &x,
                               const char *scales, const uint8_t *zeros, int64_t there,
                               typename Products::Sums &sums) const {
         float scale[8][8];
@@ -133,7 +157,16 @@ class RowsOfGroups {
         }
         memcpy(scale, scales, size_t(there * 32));
         if (zeros != nullptr) memcpy(zero, zeros, size_t(there * 4));
-        products_.add(codes, x, reinterpret_cast<const char *>(scale), zero, sums);
+        add(codes, pitch, x, reinterpret_cast<const char *>(scale), zero, sums);
+    }
+    QK_INLINE void add(const uint8_t *codes, int64_t pitch, const typename Products::X &x,
+                       const char *scales, const uint8_t *zeros,
+                       typename Products::Sums &sums) const {
+        if constexpr (kStored) {
+            products_.add_stored(codes, pitch, x, scales, zeros, sums);
+        } else {
+            products_.add(codes, x, scales, zeros, sums);
+        }
     }
 
     using X = typename Products::X;
@@ -193,18 +226,22 @@ void run_flat(const LinearArgs &args, const Launch &launch) {
 }
 
 // 8 rows of w at a time. Where x is taken as integers: `IntegerRows` where groups are blocks or
-// more, `GroupProducts` where they are smaller.
-template <class Isa, class IntegerRows, template <CodeKind> class GroupProducts>
+// more, `GroupProducts` where they are smaller, `StoredProducts` of rows of nibbles.
+template <class Isa, class IntegerRows, template <CodeKind> class GroupProducts,
+          template <CodeKind> class StoredProducts = GroupProducts>
 Status run_gemv(const LinearArgs &args, const Launch &launch) {
     const bool integers = sums_integers<Isa>(args), small = in_small_groups(args.w.geometry);
     using Groups = RowsOfGroups<Isa, GroupProducts<CodeKind::kTable>>;
     const int64_t together = !integers ? 1 : small ? Groups::kTogether : IntegerRows::kTogether;
     if (args.x.rows > together && may_sum_integers(args)) {
-        return row_by_row<run_gemv<Isa, IntegerRows, GroupProducts>>(args, launch);
+        return row_by_row<run_gemv<Isa, IntegerRows, GroupProducts, StoredProducts>>(args, launch);
     }
-    if (integers) {
-        small ? run_groups<Isa, GroupProducts>(args, launch)
-              : run_blocks<IntegerRows>(args, launch, launch.device);
+    const bool stored = has_rows_of_bytes(args.w) && args.w.layout->id != QK_LAYOUT_ROW_HIGH;
+    if (integers && small) {
+        stored ? run_groups<Isa, StoredProducts>(args, launch)
+               : run_groups<Isa, GroupProducts>(args, launch);
+    } else if (integers) {
+        run_blocks<IntegerRows>(args, launch, launch.device);
     } else if (scales_steps(args.w)) {
         run_flat<Isa>(args, launch);
     } else if (has_minimum(args.w)) {

@@ -55,6 +55,15 @@ class CodesOfBlocks {
         return as_stored && whole && !in_place_ ? nibbles_ / 2 : 64;
     }
 
+    // A chunk as rows have it: how many bytes they are apart. The next block of rows, which follows
+    // this one, is fetched in its turn: one stream.
+    int64_t load_stored(int64_t block, int64_t chunk, const uint8_t **to) {
+        const int64_t pitch = load_chunk(block, 1, chunk, true, to);
+        const uint8_t *const next = *to + 8 * pitch + chunk * (512 - 64);
+        for (int64_t i = 0; i < 512; i += 64) prefetch_stream(next + i);
+        return pitch;
+    }
+
     // 4 bytes a group, a nibble a row; null where there are no zeros.
     const uint8_t *zeros(int64_t block, int64_t group, int64_t count) {
         if (w_.zero == nullptr) return nullptr;

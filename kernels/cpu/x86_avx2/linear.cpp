@@ -13,7 +13,7 @@
 namespace qk::cpu {
 
 const Kernel<LinearArgs> kLinearGemvAvx2 =
-    linear_kernel<row_of("avx2 gemv")>(run_gemv<Avx2, Avx2IntegerRows, YmmGroups>);
+    linear_kernel<row_of("avx2 gemv")>(run_gemv<Avx2, Avx2IntegerRows, YmmGroups, YmmStoredGroups>);
 const Kernel<LinearArgs> kLinearFewAvx2 =
     linear_kernel<row_of("avx2 few rows")>(run_few<Avx2, Avx2FewRows>);
 const Kernel<LinearArgs> kLinearBatchAvx2 = linear_kernel<row_of("avx2 batch")>(run_batch<Avx2>);
