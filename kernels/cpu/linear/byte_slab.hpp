@@ -17,7 +17,18 @@ class ScalesOfColumns {
 
     // Of columns column .. end, at most kSlabColumns; those past the last have any.
     void load(int64_t row, int64_t rows, int64_t column, int64_t end) {
-        s_.flat ? load_straddling(row, column, end) : load_along_k(row, rows, column, end);
+        if (!s_.flat) return load_along_k(row, rows, column, end);
+        for_each_straddling(row, column, end,
+                            [this](int64_t c, const Lanes<Isa> &scales)
+                                QK_INLINE { Isa::store_f32(vector_[c], scales); });
+    }
+    // body(c, scales) of each column `column` + c, from registers where groups straddle rows.
+    template <class Body>
+    QK_INLINE void for_each(int64_t row, int64_t rows, int64_t column, int64_t end,
+                            const Body &body) {
+        if (s_.flat) return for_each_straddling(row, column, end, body);
+        load_along_k(row, rows, column, end);
+        for (int64_t c = 0; c < end - column; ++c) body(c, Isa::load_f32(of[c]));
     }
 
     const float *of[kSlabColumns];
@@ -64,7 +75,9 @@ class ScalesOfColumns {
 
     // Each row's groups from its own first one on; after ends[row] of a group's columns the next.
     // As many columns at a time as kPiece groups have.
-    QK_NOINLINE void load_straddling(int64_t row, int64_t column, int64_t end) {
+    template <class Body>
+    QK_NOINLINE void for_each_straddling(int64_t row, int64_t column, int64_t end,
+                                         const Body &body) {
         const int64_t size = s_.group_size;
         alignas(64) float scale[kPiece + 1][16] = {};
         alignas(64) int32_t ends[16];
@@ -77,13 +90,28 @@ class ScalesOfColumns {
                 for (int64_t g = 0; g < groups; ++g) memcpy(scale[g] + i, scales + g * 32, 32);
             }
             for (int64_t c = from, g = 0; c < last; c += size, ++g) {
-                const Lanes<Isa> now = Isa::load_f32(scale[g]), next = Isa::load_f32(scale[g + 1]);
-                float(*const to)[16] = vector_ + (c - column);
-                const int32_t columns = int32_t(min64(size, last - c));
-                for (int32_t at = 0; at < columns; ++at) {
-                    Isa::store_f32(to[at], Isa::where_past(ends, at, next, now));
-                }
+                for_each_of_group(scale[g], ends, c - column, min64(size, last - c), body);
             }
+        }
+    }
+    // Columns of a run of a group: 8 at a time are compared with constants.
+    template <class Body>
+    QK_INLINE static void for_each_of_group(const float *scale, const int32_t *ends, int64_t first,
+                                            int64_t count, const Body &body) {
+        typedef int32_t Ends __attribute__((vector_size(64)));
+        const Lanes<Isa> now = Isa::load_f32(scale), next = Isa::load_f32(scale + 16);
+        const int64_t past = first + count;
+        Ends left;
+        memcpy(&left, ends, sizeof(left));
+        for (; first + 8 <= past; first += 8, left -= 8) {
+            QK_UNROLL
+            for (int32_t i = 0; i < 8; ++i) {
+                body(first + i,
+                     Isa::where_past(reinterpret_cast<const int32_t *>(&left), i, next, now));
+            }
+        }
+        for (; first < past; ++first, left -= 1) {
+            body(first, Isa::where_past(reinterpret_cast<const int32_t *>(&left), 0, next, now));
         }
     }
 
@@ -127,13 +155,13 @@ class ByteSlab {
     void decode_16(int64_t row, int64_t column, int64_t end, float *to) {
         const int64_t rows = min64(16, w_.geometry.n - row), columns = end - column;
         load_codes(row, rows, column, columns);
-        scales_.load(row, rows, column, end);
         if (is_s8_) {
-            for (int64_t c = 0; c < columns; ++c) {
-                Isa::store_f32(to + c * kSlab<Isa>,
-                               Isa::mul(Isa::load_s8(codes_[c]), Isa::load_f32(scales_.of[c])));
-            }
+            scales_.for_each(row, rows, column, end,
+                             [&](int64_t c, const Lanes<Isa> &scales) QK_INLINE {
+                Isa::store_f32(to + c * kSlab<Isa>, Isa::mul(Isa::load_s8(codes_[c]), scales));
+            });
         } else {
+            scales_.load(row, rows, column, end);
             look_up_(table_, codes_, round_up(columns, 4), scales_.of, to, kSlab<Isa>);
         }
         if (lowered_) lower(row, rows, column, end, to);

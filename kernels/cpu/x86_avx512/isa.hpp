@@ -58,10 +58,11 @@ struct Avx512 : Avx512Chunks, Avx512Transposes {
     }
 
     // a where a lane's end is at or before `column`, else b.
+    static Lanes where_past(__m512i ends, int32_t column, Lanes a, Lanes b) {
+        return where({_mm512_cmple_epi32_mask(ends, _mm512_set1_epi32(column))}, a, b);
+    }
     static Lanes where_past(const int32_t *ends, int32_t column, Lanes a, Lanes b) {
-        const __mmask16 past =
-            _mm512_cmple_epi32_mask(_mm512_loadu_si512(ends), _mm512_set1_epi32(column));
-        return where({past}, a, b);
+        return where_past(_mm512_loadu_si512(ends), column, a, b);
     }
 
     // The first `count` lanes, any count.
@@ -329,14 +330,16 @@ struct Avx512 : Avx512Chunks, Avx512Transposes {
         transpose_words(codes[0], codes[1], words);
         const Table entries = table;
         for (int64_t step = 0; step < 8; ++step) {
-            const int32_t at = steps.at[step];
+            // Less the step's place, so that columns are compared with constants.
+            const __m512i ends =
+                _mm512_sub_epi32(_mm512_loadu_si512(steps.ends), _mm512_set1_epi32(steps.at[step]));
             const Lanes now = load_f32(steps.scale[step]), next = load_f32(steps.scale[step] + 16);
-            const Lanes scale = where_past(steps.ends, at, next, now);
+            const Lanes scale = where_past(ends, 0, next, now);
             const Lanes less = zeros ? load_f32(steps.less[step]) : zero_lanes();
             _Pragma("GCC unroll 16") for (int j = 0; j < 16; ++j, to += pitch) {
                 Lanes entry = look_up<0>(entries, words[j]);
                 if (zeros) entry = add(entry, less);
-                store_f32(to, mul(entry, cuts ? where_past(steps.ends, at + j, next, now) : scale));
+                store_f32(to, mul(entry, cuts ? where_past(ends, j, next, now) : scale));
                 words[j] = {_mm512_srli_epi32(words[j].v, 4)};
             }
         }
