@@ -111,12 +111,12 @@ struct Case {
     Conditions facts;
 };
 constexpr Conditions kRow = kQuantized | kFourBits | kNibbles | kNibblesByRow | kIntegerEntries |
-                            kAlongK | kOneCut | kGroups16 | kGroupsOfLut8 | kGroupsWhole |
+                            kAlongK | kSteps | kOneCut | kGroups16 | kGroupsOfLut8 | kGroupsWhole |
                             kGroups64 | kEightRowsOfW | kWholeBytes | kScaled;
 constexpr Conditions kPackedRow = (kRow & ~kWholeBytes) | kPacked;
 constexpr Conditions kColumns = (kRow & ~(kWholeBytes | kNibblesByRow)) | kColumnLayout;
 constexpr Conditions kAnyGroups =
-    kQuantized | kAlongK | kGroupsOfLut8 | kEightRowsOfW | kWholeBytes | kScaled;
+    kQuantized | kAlongK | kSteps | kGroupsOfLut8 | kEightRowsOfW | kWholeBytes | kScaled;
 constexpr Conditions kGroups = kGroups128 | kBlocks128;
 constexpr Conditions kMany =
     kBlockSums | kTwoRows | kFourRows | kAvx2Rows | kVnniRows | kEightRows | kTileRows;
@@ -136,7 +136,7 @@ constexpr Case kCases[] = {
     {"lut8 g5, m 1", 0, kAnyGroups | kLaneSums},
     {"lut8 g5, m 32", 0, kAnyGroups | kMany},
     {"dense, m 1", 0,
-     kIntegerEntries | kAlongK | kGroups16 | kGroupsOfLut8 | kEightRowsOfW | kLaneSums},
+     kIntegerEntries | kAlongK | kSteps | kGroups16 | kGroupsOfLut8 | kEightRowsOfW | kLaneSums},
     {"nf4 g64 packed int8, m 1", kInt8Mode, kPackedRow | kLaneSums},
     {"nf4 g64 packed int8, m 32", kInt8Mode, kPackedRow | kMany},
     {"nf4 g64 row int8, m 1", kInt8Mode, kRow | kLaneSums},

@@ -23,7 +23,10 @@ void visit_dequantize(sweep::Home *home, uint64_t every, const Visit<qk::Dequant
 void visit_quantize(sweep::Home *home, uint64_t every, const Visit<qk::QuantizeArgs> &visit);
 void visit_repack(sweep::Home *home, uint64_t every, const Visit<qk::RepackArgs> &visit);
 void visit_linear(sweep::Home *home, uint64_t every, const Visit<qk::LinearArgs> &visit);
-// The same, and then products of whole tiles, which CUDA's kernels ask for.
+// The modes': without groups that straddle rows, which kernel/linear_modes_test.cpp holds to the
+// documented bits.
+void visit_linear_along_k(sweep::Home *home, uint64_t every, const Visit<qk::LinearArgs> &visit);
+// The first, and then products of whole tiles, which CUDA's kernels ask for.
 void visit_linear_tiles(sweep::Home *home, uint64_t every, const Visit<qk::LinearArgs> &visit);
 void visit_gru(sweep::Home *home, uint64_t every, const Visit<qk::GruArgs> &visit);
 void visit_float_product(sweep::Home *home, uint64_t every,

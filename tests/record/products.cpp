@@ -236,4 +236,10 @@ void visit_linear(Home *home, uint64_t every, const Visit<qk::LinearArgs> &visit
     products.long_rows();
 }
 
+void visit_linear_along_k(Home *home, uint64_t every, const Visit<qk::LinearArgs> &visit) {
+    visit_linear(home, every, [&](const Case<qk::LinearArgs> &c) {
+        if (!c.args.w.geometry.flat) visit(c);
+    });
+}
+
 }  // namespace record

@@ -152,8 +152,10 @@ Conditions linear_facts(const LinearArgs &args) {
     const bool packed = id == kLayoutRows8;
     const bool by_row = pad > 0, whole_bytes = pad > 1 || w.geometry.k % 2 == 0;
     const bool nibbles = !bytes && !is_records(w);
-    return facts | kQuantized | when(packed, kPacked) | when(!bytes, kFourBits) |
-           when(by_columns, kColumnLayout) | when(bytes || (by_row && whole_bytes), kWholeBytes) |
+    const bool steps = has_whole_steps(w.geometry) && (nibbles || !w.geometry.flat);
+    return facts | kQuantized | when(steps, kSteps) | when(packed, kPacked) |
+           when(!bytes, kFourBits) | when(by_columns, kColumnLayout) |
+           when(bytes || (by_row && whole_bytes), kWholeBytes) |
            when(nibbles && (packed || by_row), kNibblesByRow) |
            when(nibbles && (packed || by_row || by_columns), kNibbles);
 }

@@ -43,6 +43,7 @@ enum Condition : Conditions {
     kTileRows = 1ull << 33,        // of x, at least, by the groups: tiles of 16 pay from here on
     kUpTo32Rows = 1ull << 34,      // of x
     kVnniRows = 1ull << 35,        // of x, at least, by the layout: AVX-512 gathers columns
+    kSteps = 1ull << 36,           // groups are along k, or nibbles' that end after whole 16s
 };
 
 // Conditions that are the case itself: their kernels are no faster ones for another case.
@@ -61,6 +62,7 @@ static constexpr const char *lacking_text(Conditions condition) {
         case kNoMinimum: return "weights have minima";
         case kInPlanes: return "w is in a GGUF file's records (qk_repack)";
         case kAlongK: return "groups of w straddle rows";
+        case kSteps: return "groups of w straddle rows, of bytes or not at multiples of 16 columns";
         case kOneCut: return "groups of w straddle rows within 16 columns";
         case kGroups16:
         case kGroupsOfLut8: return "the group size is not a multiple of 16";
@@ -118,8 +120,7 @@ constexpr Conditions kInt8Blocks = kInt8Case | kNibbles | kGroupsWhole | kLowere
 constexpr Conditions kInt8Columns = kInt8Blocks | kColumnLayout | kUpTo32Rows;
 constexpr Conditions kInt8Bytes = kInt8Case | kS8 | kGroupsWhole | kLowered;
 constexpr Conditions kInt8Rows = kInt8Bytes | kEightRowsOfW;
-constexpr Conditions kBf16Batch =
-    kQuantized | kNibbles | kAlongK | kGroupsWhole | kScaled | kEightRows;
+constexpr Conditions kBf16Batch = kQuantized | kNibbles | kGroupsWhole | kScaled | kEightRows;
 constexpr Conditions kBf16Case =
     kQuantized | kFourBits | kPacked | kAlongK | kGroupsWhole | kScaled;
 constexpr Conditions kIntegersCase =
@@ -175,7 +176,7 @@ constexpr LinearRow kLinearTable[] = {
     {&kLinearInt8Generic, "generic int8", kInt8Mode, QK_ISA_GENERIC, kInt8Case},
 
     {QK_ON_X86(kLinearBf16AmxBatch), "amx bf16 batch", kBf16Mode | kBf16Tiles,
-     QK_ISA_AVX512_BF16 | QK_ISA_AMX_BF16, kBf16Batch},
+     QK_ISA_AVX512_BF16 | QK_ISA_AMX_BF16, kBf16Batch | kSteps},
     {QK_ON_X86(kLinearBf16Batch), "avx512 bf16 batch", kBf16Mode, QK_ISA_AVX512_BF16, kBf16Batch},
     {QK_ON_X86(kLinearBf16), "avx512 bf16", kBf16Mode, QK_ISA_AVX512_BF16, kBf16Case},
 

@@ -21,8 +21,9 @@ inline size_t chunk_workspace(const Geometry &s, int64_t rows, size_t bytes) {
     return total.ok && uint64_t(total.value) <= SIZE_MAX ? size_t(total.value) : SIZE_MAX;
 }
 
-// Groups that a chunk has: 8, 4, 2, or 1 where groups are whole chunks.
+// Groups that a chunk has: 8, 4, 2, or 1 of whole chunks; where they straddle rows, 8 of 16.
 inline int64_t groups_of_chunk(const Geometry &s) {
+    if (s.flat) return 8;
     return s.group_size >= s.k || s.group_size >= 128 ? 1 : 128 / s.group_size;
 }
 

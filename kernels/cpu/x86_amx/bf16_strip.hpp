@@ -41,7 +41,8 @@ struct Bf16XTile {
 class Bf16Weights {
   public:
     Bf16Weights(const Weight &w, const Device &device)
-        : s_(w.geometry), groups_(groups_of_chunk(w.geometry)), codes_(w), scales_(w, device) {
+        : s_(geometry_of_blocks(w.geometry)), groups_(groups_of_chunk(s_)), codes_(w),
+          scales_(w, device) {
         for (int zero = 0; zero < 16; ++zero) {
             entries_of(w, w.zero != nullptr ? zero : common_zero(w), entries_[zero]);
         }
