@@ -156,7 +156,8 @@ Mode parse_mode(const MultiplyOptions &options, const Device &device) {
     return mode;
 }
 
-// docs/formats.md, "Modes of qk_linear": the library would compute such a layer exactly.
+// docs/formats.md, "Modes of qk_linear": the library would compute such a layer exactly, or the
+// mode's bound is not known here.
 void check_mode(Mode mode, const Chosen &chosen) {
     if (mode == Mode::exact) return;
     const qk_layer &layer = chosen.layer;
@@ -180,7 +181,7 @@ void check_mode(Mode mode, const Chosen &chosen) {
     const bool flat = desc.grouping == QK_GROUPING_FLAT ||
                       (desc.grouping == QK_GROUPING_DEFAULT && desc.layout == QK_LAYOUT_ROW_HIGH);
     if (flat && desc.group_size > 0 && desc.shape[1] % desc.group_size != 0) {
-        throw Failure(kUnsupported, start + "groups that straddle rows, only --mode exact");
+        throw Failure(kUnsupported, start + "groups that straddle rows here, only --mode exact");
     }
 }
 

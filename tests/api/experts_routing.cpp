@@ -155,7 +155,9 @@ class Layer {
     }
     bool has_integers() const {
         const Format f = weight_.spec.format;
-        return f != Format::lut4 && f != Format::lut8 && f != Format::e4m3 && !product_.groups.flat;
+        const bool steps = product_.k % 16 == 0 && product_.groups.size % 16 == 0;
+        if (product_.groups.flat && (!steps || reference::eight_bit(f))) return false;
+        return f != Format::lut4 && f != Format::lut8 && f != Format::e4m3;
     }
     // bf16 mode has an order of its own: what the library gives one row. Whether it rounded to
     // bf16.

@@ -312,8 +312,8 @@ class Multiply(Case):
 
     def test_modes_that_are_not_there(self):
         rows = self.fails(4, "multiply", GOLDEN / "bnb_nf4", "--mode", "int8")
-        self.assertIn("down_proj: int8 mode takes no groups that straddle rows, only --mode exact",
-                      rows)
+        self.assertIn("down_proj: int8 mode takes no groups that straddle rows here, only --mode "
+                      "exact", rows)
         path = self.write("a.safetensors", safetensors({"a.weight": ("F32", [1, 8],
                                                                      floats([1.0] * 8))}))
         dense = self.fails(4, "multiply", path, "a", "--mode", "bf16")

@@ -35,13 +35,18 @@ void for_each_case(const std::vector<int32_t> &groups, const Body &body) {
     int cases = 0;
     for (const qk_format format : kFormats) {
         for (const int32_t group : groups) {
-            for (int kind = 0; kind < 4; ++kind) {  // symmetric, minima, nested, or none of these
+            for (int kind = 0; kind < 5; ++kind) {  // symmetric, minima, nested, flat, or none
                 for (const auto &[m, n, k] : kShapes) {
                     const qk_layout layout = kLayouts[cases % 5 < 2 ? 0 : cases % 3];
                     WeightCase c = {format, QK_FORMAT_F16, layout, n, k, group};
                     c.grouping = QK_GROUPING_ALONG_K;
                     c.symmetric = kind == 1, c.minimum = kind == 2;
                     if (kind == 3) c.scale_format = QK_FORMAT_LUT8, c.scale_group_size = 16;
+                    if (kind == 4) {  // groups straddle rows, at multiples of 16 columns
+                        c.layout =
+                            cases % 2 == 0 ? qk_layout{qk::kLayoutRows8} : QK_LAYOUT_ROW_HIGH;
+                        c.k = k / 16 * 16 + 16, c.grouping = QK_GROUPING_FLAT;
+                    }
                     if (format != QK_FORMAT_U4_AFFINE && (kind == 1 || kind == 2)) continue;
                     if (m > 64 && (group > 128 || kind == 1)) continue;
                     const TestWeight w(c, uint32_t(7 + cases));

@@ -100,6 +100,39 @@ TEST_F(CpuLinear, GroupsThatStraddleRows) {
     }
 }
 
+// In int8 mode they are groups of 16 columns, also with zeros and minima.
+TEST_F(CpuLinear, GroupsThatStraddleRowsInInt8Mode) {
+    int turn = 0;
+    for (const qk_layout layout :
+         {qk_layout{qk::kLayoutRows8}, qk_layout{QK_LAYOUT_ROW}, qk_layout{QK_LAYOUT_ROW_HIGH}}) {
+        for (const qk_format format : kFormats4) {
+            for (const int64_t k : {16, 144, 1040, 2096, 4304}) {
+                for (const int32_t group : {32, 64, 128, 384, 4096}) {
+                    if (k % group == 0 || left_out()) continue;
+                    const int64_t m = ++turn % 4 == 0 ? 1 : 1 + turn * 7 % 37;
+                    const bool affine = format == QK_FORMAT_U4_AFFINE;
+                    const bool nested = kScales[turn % 4] == QK_FORMAT_LUT8;  // has no minima
+                    const WeightCase c = {format,
+                                          kScales[turn % 4],
+                                          layout,
+                                          9 + turn % 27,
+                                          k,
+                                          group,
+                                          affine && turn % 3 == 0,
+                                          QK_GROUPING_FLAT,
+                                          0,
+                                          affine && !nested && turn % 3 == 1};
+                    const int64_t before = taken_;
+                    compare_in(int8_, c, kDense[turn % 3], m, true);
+                    if (int8_.count > 1) {
+                        EXPECT_GT(taken_, before) << describe(c);
+                    }
+                }
+            }
+        }
+    }
+}
+
 // Groups that start anywhere in a row, and rows that start in the middle of a byte.
 TEST_F(CpuLinear, FlatGroupsThatStraddleRows) {
     int64_t turn = 0;

@@ -93,7 +93,7 @@ constexpr Operation kOperations[] = {
     operation<&qk::Backend::quantize, visit_quantize>("quantize"),
     operation<&qk::Backend::repack, visit_repack>("repack"),
     operation<&qk::Backend::linear, visit_linear>("linear"),
-    operation<&qk::Backend::linear_int8, visit_linear>("linear_int8"),
+    operation<&qk::Backend::linear_int8, visit_linear_along_k>("linear_int8"),
     operation<&qk::Backend::linear_bf16, visit_linear_along_k>("linear_bf16"),
     operation<&qk::Backend::gru, visit_gru>("gru"),
     operation<&qk::Backend::float_product, visit_float_product>("float_product"),

@@ -47,7 +47,7 @@ Integers integers_of(Format format) {
     return {format == Format::fp4_e2m1 ? 2.0f : 1.0f, 0};
 }
 
-// The blocks of a row: columns of one group in one run of 128.
+// The blocks of a row: columns of one group in one run of 128, or 16 where groups straddle rows.
 struct Block {
     int64_t first, last;
 };
@@ -55,7 +55,8 @@ std::vector<Block> blocks_of(const Product &product) {
     std::vector<Block> blocks;
     for (int64_t c = 0; c < product.k; ++c) {
         const int64_t *group = &product.groups.of_code[size_t(c)];
-        if (c % 128 == 0 || group[0] != group[-1]) blocks.push_back({c, c});
+        const bool starts = product.groups.flat ? c % 16 == 0 : group[0] != group[-1];
+        if (c % 128 == 0 || starts) blocks.push_back({c, c});
         blocks.back().last = c + 1;
     }
     return blocks;

@@ -105,7 +105,9 @@ bool takes_int8(const Case &c) {
         format == Format::e4m3) {
         return false;
     }
-    return !reference::groups_of(c.spec).flat;
+    const reference::Groups groups = reference::groups_of(c.spec);
+    const bool steps = c.spec.k % 16 == 0 && groups.size % 16 == 0;
+    return !groups.flat || (steps && !reference::eight_bit(format));
 }
 
 // The bits of the generic kernel on aligned memory.

@@ -22,7 +22,7 @@ class Tile {
         : args_(args), entries_(args.w), unit_(1.0f / int8_steps(*args.w.format)) {}
 
     void run(int64_t row, int64_t row_end, int64_t x_row) {
-        const Geometry &s = args_.w.geometry;
+        const Geometry s = geometry_of_blocks(args_.w.geometry);
         x_row_ = x_row;
         x_rows_ = min64(kRowsOfX, args_.x.rows - x_row);
         memset(acc_, 0, sizeof(acc_));

@@ -21,12 +21,11 @@ class Int8Batch {
     // `sums`: room for those of a task, where they are in the workspace.
     Int8Batch(const LinearArgs &args, const Device &device, const typename Isa::XTile *x,
               Int8Sums *sums)
-        : args_(args), x_(x), chunks_(chunk_count(args.w.geometry)),
-          groups_(groups_of_chunk(args.w.geometry)), codes_(args.w),
-          kernel_(args.w), scales_{{args.w, device},
-                                   {args.w, device},
-                                   {args.w, device},
-                                   {args.w, device}},
+        : args_(args), s_(geometry_of_blocks(args.w.geometry)), x_(x), chunks_(chunk_count(s_)),
+          groups_(groups_of_chunk(s_)), codes_(args.w), kernel_(args.w), scales_{{args.w, device},
+                                                                                 {args.w, device},
+                                                                                 {args.w, device},
+                                                                                 {args.w, device}},
           lowered_(has_minimum(args.w)),
           minima_(args.w, lowered_ ? args.w.minimum : args.w.scale, device),
           sums_(kSumsInWorkspace ? sums : own_) {
@@ -80,7 +79,6 @@ class Int8Batch {
 
     void run_panel(int64_t first, int64_t last, const typename Isa::XTile *x, int64_t rows,
                    int64_t strip) {
-        const Geometry &s = args_.w.geometry;
         const int64_t first_group = load_scales(first, last), tiles = ceil_div(rows, kRows);
         for (int64_t chunk = first; chunk < last; chunk += kChunks) {
             const int64_t chunks = min64(kChunks, last - chunk);
@@ -88,9 +86,9 @@ class Int8Batch {
             typename Isa::Strip::Chunk codes[kChunks] = {};
             for (int64_t i = 0; i < chunks; ++i) {
                 codes_.load(first_block_, blocks_, chunk + i, codes[i]);
-                const int64_t group = (chunk + i) * 128 / s.group_size;
+                const int64_t group = (chunk + i) * 128 / s_.group_size;
                 groups[i] = {factors_ + group - first_group,
-                             min64(groups_, s.groups_per_row - group)};
+                             min64(groups_, s_.groups_per_row - group)};
                 kernel_.decode(codes[i], groups[i].factors, i);
             }
             for (int64_t row = 0; row < rows; row += kAtOnce) {
@@ -157,9 +155,8 @@ class Int8Batch {
 
     // Of the chunks' groups; returns the first's number.
     int64_t load_scales(int64_t first, int64_t last) {
-        const Geometry &s = args_.w.geometry;
-        const int64_t group = first * 128 / s.group_size;
-        const int64_t count = ceil_div(min64(last * 128, s.k), s.group_size) - group;
+        const int64_t group = first * 128 / s_.group_size;
+        const int64_t count = ceil_div(min64(last * 128, s_.k), s_.group_size) - group;
         for (int64_t block = 0; block < blocks_; ++block) {
             const char *const from = scales_[block].load(first_block_ + block, group, count);
             const uint8_t *const zeros = codes_.zeros(first_block_ + block, group, count);
@@ -205,6 +202,7 @@ class Int8Batch {
     }
 
     const LinearArgs &args_;
+    const Geometry s_;
     const typename Isa::XTile *const x_;
     const int64_t chunks_, groups_;
     typename Isa::Strip codes_;

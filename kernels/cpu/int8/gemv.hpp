@@ -33,8 +33,9 @@ class Int8Rows {
   public:
     QK_NOINLINE Int8Rows(const LinearArgs &args, const Device &device,
                          const typename Isa::XChunk *x)
-        : args_(args), chunks_(chunk_count(args.w.geometry)), x_(x), scales_(args.w, device),
-          minima_(args.w, device), blocks_(args.w), dots_(Int8Entries(args.w)) {}
+        : args_(args), s_(geometry_of_blocks(args.w.geometry)), chunks_(chunk_count(s_)), x_(x),
+          scales_(args.w, device), minima_(args.w, device), blocks_(args.w),
+          dots_(Int8Entries(args.w)) {}
 
     void run(int64_t row_block) {
         const int64_t chunks = chunks_;
@@ -65,9 +66,8 @@ class Int8Rows {
 
     Sums run_panel(int64_t row_block, const typename Isa::XChunk *x, int64_t first, int64_t last,
                    Sums sums) {
-        const Geometry &s = args_.w.geometry;
-        const int64_t size = s.group_size;
-        const auto [group, groups] = groups_of_run<kBlocks>(s, first, last);
+        const int64_t size = s_.group_size;
+        const auto [group, groups] = groups_of_run<kBlocks>(s_, first, last);
         const char *const scales = scales_.load(row_block, group, groups);
         const char *minima = nullptr;
         if constexpr (kLowered) minima = minima_.load(row_block, group, groups);
@@ -151,6 +151,7 @@ class Int8Rows {
     }
 
     const LinearArgs &args_;
+    const Geometry s_;
     const int64_t chunks_;
     const typename Isa::XChunk *x_;
     Scales scales_;

@@ -117,7 +117,7 @@ RowsFacts rows_facts(const Weight &w) {
         {kUpToEightRows, 8, up_to},
         {kEightRows, 7, past},
         {kUpTo32Rows, 32, up_to},
-        {kTileRows, tile_rows(w.geometry) - 1, past},
+        {kTileRows, tile_rows(geometry_of_blocks(w.geometry)) - 1, past},
     }};
 }
 

@@ -115,10 +115,10 @@ constexpr uint32_t kBf16Tiles = 1u << 31;  // bf16 mode where vectors are slow a
 constexpr uint32_t kVnniVbmi = QK_ISA_AVX512_VNNI | QK_ISA_AVX512_VBMI;
 // What vectors take; the generic kernel takes all. Minima not everywhere.
 constexpr Conditions kLowered = kScalesMultiply | kInPlanes, kScaled = kLowered | kNoMinimum;
-constexpr Conditions kInt8Case = kQuantized | kAlongK | kIntegerEntries;
+constexpr Conditions kInt8Case = kQuantized | kSteps | kIntegerEntries;
 constexpr Conditions kInt8Blocks = kInt8Case | kNibbles | kGroupsWhole | kLowered;
 constexpr Conditions kInt8Columns = kInt8Blocks | kColumnLayout | kUpTo32Rows;
-constexpr Conditions kInt8Bytes = kInt8Case | kS8 | kGroupsWhole | kLowered;
+constexpr Conditions kInt8Bytes = kInt8Case | kAlongK | kS8 | kGroupsWhole | kLowered;
 constexpr Conditions kInt8Rows = kInt8Bytes | kEightRowsOfW;
 constexpr Conditions kBf16Batch = kQuantized | kNibbles | kGroupsWhole | kScaled | kEightRows;
 constexpr Conditions kBf16Case =
@@ -163,7 +163,7 @@ constexpr LinearRow kLinearTable[] = {
      kInt8Bytes | kAvx2Rows},
     {QK_ON_X86(kLinearInt8Avx2Rows), "avx2 int8 rows", kInt8Mode, QK_ISA_AVX2, kInt8Rows},
     {QK_ON_ARM64(kLinearInt8I8mm), "i8mm int8", kInt8Mode, QK_ISA_I8MM,
-     kInt8Blocks | kPacked | kTwoRows | kGroups64 | kNoMinimum},
+     kInt8Blocks | kAlongK | kPacked | kTwoRows | kGroups64 | kNoMinimum},
     {QK_ON_ARM64(kLinearInt8DotprodBatch), "dotprod int8 batch", kInt8Mode, QK_ISA_DOTPROD,
      kInt8Blocks | kFourRows},
     {QK_ON_ARM64(kLinearInt8Dotprod), "dotprod int8", kInt8Mode, QK_ISA_DOTPROD, kInt8Blocks},

@@ -18,7 +18,7 @@ class YmmGroupScales {
     // `plane`: the weight's scales, or its minima.
     YmmGroupScales(const Weight &w, const ScalePlane &plane, const Device &device)
         : w_(w), plane_(plane), panel_(w, plane, device) {
-        if (w.layout->id != kLayoutRows8) return;
+        if (w.layout->id != kLayoutRows8 || w.geometry.flat) return;
         const qk_format format = plane.format->id;
         if (format == QK_FORMAT_F16) kind_ = Kind::kF16;
         if (format == QK_FORMAT_BF16) kind_ = Kind::kBf16;

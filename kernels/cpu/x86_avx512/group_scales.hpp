@@ -16,7 +16,7 @@ class GroupScales {
     GroupScales(const Weight &w, const ScalePlane &plane, const Device &device)
         : w_(w), plane_(plane), panel_(w, plane, device) {
         code_ = panel_.code_of_all(&factor_);
-        const bool packed = w.layout->id == kLayoutRows8;
+        const bool packed = w.layout->id == kLayoutRows8 && !w.geometry.flat;
         if (!packed) code_ = nullptr;
         e4m3_ = code_ != nullptr && code_->e4m3 && !(__builtin_fabsf(factor_) > 0x1p100f);
         if (packed) shift_ = panel_.second_shift();
