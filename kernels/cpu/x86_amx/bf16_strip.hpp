@@ -1,8 +1,8 @@
 // y = x . transpose(w) + bias for batches in bf16 mode by AMX: x and weights rounded to bf16, 16
 // rows of w times 16 rows of x an instruction.
 //
-//     workspace: x as bf16, once for all tasks    [256 columns][32 rows of x][pair of columns][row]
-//                sums of a batch of up to 512 rows of x         [32 rows of x][row of w][row of x]
+//     workspace: x as bf16, once for all tasks                        [256 columns][32 rows of x]
+//                sums of a batch of up to 512 rows of x              [32 rows of x][32 rows of w]
 //     a task: up to 256 rows of w at a time, for batches of rows of x:
 //         for panels of 256 columns, for 32 rows of w: their weights                        16 KB
 //             for every 32 rows of x: 8 steps of 32 columns, 2 x 2 tiles of sums,
@@ -32,9 +32,17 @@ namespace {
 
 constexpr int64_t kBf16Panel = 256, kBf16Step = 32, kBf16Rows = 32;
 
-// A panel of 32 rows of x, [step][pair of columns][row]. What is past the last column or row is 0.
+// What a tile loads or stores lies in a row: with steps of 128 bytes loads take longer.
+typedef uint32_t Bf16Pairs[kBf16Step / 2][16];  // [pair of columns][row of x]
+
+// A panel of 32 rows of x. What is past the last column or row is 0.
 struct Bf16XTile {
-    alignas(64) uint32_t x[kBf16Panel / kBf16Step][kBf16Step / 2][kBf16Rows];
+    alignas(64) Bf16Pairs x[kBf16Panel / kBf16Step][2];  // [step][tile]
+};
+
+// Sums of 32 rows of x and of w.
+struct Bf16Sums {
+    alignas(64) float of[2][2][16][16];  // [tile of x][of w][row of w][of x]
 };
 
 // Weights of 32 rows of w, a panel at a time.
@@ -159,7 +167,7 @@ class Bf16Strip {
     static constexpr int64_t kStrip = 256, kRows = kBf16Rows;  // rows of w; the tiles'
 
     // `totals`: room for kStrip rows of w and a batch of x.
-    Bf16Strip(const LinearArgs &args, const Device &device, const Bf16XTile *x, float *totals)
+    Bf16Strip(const LinearArgs &args, const Device &device, const Bf16XTile *x, Bf16Sums *totals)
         : args_(args), x_(x), x_tiles_(ceil_div(args.x.rows, kRows)), totals_(totals),
           weights_(args.w, device) {}
 
@@ -167,7 +175,7 @@ class Bf16Strip {
     void run(int64_t first, int64_t rows, int64_t x_first, int64_t x_rows) {
         const int64_t k = args_.w.geometry.k;
         parts_ = ceil_div(rows, kRows);
-        memset(totals_, 0, sizeof(float) * size_t(parts_ * kRows * round_up(x_rows, kRows)));
+        memset(totals_, 0, sizeof(Bf16Sums) * size_t(parts_ * ceil_div(x_rows, kRows)));
         for (int64_t column = 0; column < k; column += kBf16Panel) {
             const int64_t end = min64(column + kBf16Panel, k);
             const Bf16XTile *const x = x_ + column / kBf16Panel * x_tiles_ + x_first / kRows;
@@ -192,9 +200,8 @@ class Bf16Strip {
   private:
     static constexpr int64_t kStored = 128;  // rows of w whose sums become rows of y at once
 
-    // Of 32 rows of x side by side: [tile of x][row of w][row of x].
-    float *totals(int64_t row, int64_t x_row) const {
-        return totals_ + (x_row / kRows * parts_ * kRows + row) * kRows + x_row % kRows;
+    Bf16Sums *totals(int64_t row, int64_t x_row) const {
+        return totals_ + x_row / kRows * parts_ + row / kRows;
     }
 
     // x of the next panel, of which each of a panel's parts fetches some to the second cache.
@@ -211,13 +218,10 @@ class Bf16Strip {
     }
 
     // While these products run, the sums of the tiles before leave and are added up.
-    void add(const Bf16XTile &x, int64_t rows, int64_t steps, Ahead ahead, float *totals) {
+    void add(const Bf16XTile &x, int64_t rows, int64_t steps, Ahead ahead, Bf16Sums *totals) {
         const bool two = rows > kTileRows16;
         two ? multiply<2>(x, steps, ahead) : multiply<1>(x, steps, ahead);
-        add_rest();
-        waiting_ = totals;
-        waiting_rows_ = kRows;
-        waiting_tiles_ = two ? 2 : 1;
+        waiting_ = {totals->of[0][0][0], two ? 2 * kRows : kRows};
     }
 
     template <int kTiles>
@@ -230,58 +234,53 @@ class Bf16Strip {
         };
         const auto add = [&]<int sum, int w, int x_tile>()
                              QK_INLINE { tiles_.template add_bf16_products<sum, w, x_tile>(); };
+        const Waiting waiting = waiting_;  // a member would be read again for each step
         if (kTiles == 1) store_sums<1>(), store_sums<3>();
         multiply_step<kTiles, 0>(x, 0, &ahead, start);
-        add_some();
+        add_some(waiting, 0);
         multiply_step<kTiles, 1>(x, 1, &ahead, add);
-        add_some();
+        add_some(waiting, 1);
         for (int64_t step = 2; step < steps; step += 2) {
             multiply_step<kTiles, 0>(x, step, &ahead, add);
-            add_some();
+            add_some(waiting, step);
             multiply_step<kTiles, 1>(x, step + 1, &ahead, add);
-            add_some();
+            add_some(waiting, step + 1);
         }
+        for (int64_t step = steps; step < kBf16Panel / kBf16Step; ++step) add_some(waiting, step);
     }
     template <int kTiles, int odd, class Add>
     QK_INLINE void multiply_step(const Bf16XTile &x, int64_t step, Ahead *ahead, const Add &add) {
         for (int64_t i = 0; i < ahead->lines; ++i) prefetch_stream(ahead->from + 64 * i);
         ahead->from += 64 * ahead->lines;
         multiply_pairs<kTiles, odd>(tiles_, {weights_.of_step(step), 64, kTileRows16 * 64},
-                                    {x.x[step], 128, 64}, add);
+                                    {x.x[step], 64, kTileRows16 * 64}, add);
     }
     // Sum 2 i + j: of tile i of w and j of x.
     template <int sum>
     QK_INLINE void store_sums() {
-        tiles_.template store<sum>(sums_[sum / 2 * kTileRows16][sum % 2], 128);
+        tiles_.template store<sum>(sums_.of[sum % 2][sum / 2], 64);
     }
 
     void finish() {
         store_sums<0>(), store_sums<1>(), store_sums<2>(), store_sums<3>();
-        add_rest();
+        for (int64_t step = 0; step < kBf16Panel / kBf16Step; ++step) add_some(waiting_, step);
+        waiting_.rows = 0;
     }
-    void add_some() {
-        constexpr int64_t kSome = kRows / (kBf16Panel / kBf16Step);
-        if (waiting_rows_ > 0) waiting_tiles_ == 2 ? add_sums<2>(kSome) : add_sums<1>(kSome);
-    }
-    void add_rest() {
-        if (waiting_rows_ > 0) {
-            waiting_tiles_ == 2 ? add_sums<2>(waiting_rows_) : add_sums<1>(waiting_rows_);
+    // What the sums stored last are added to, and how many rows they are.
+    struct Waiting {
+        float *to;
+        int64_t rows;
+    };
+    QK_INLINE void add_some(const Waiting &waiting, int64_t step) const {
+        constexpr int64_t kSome = 4 * kTileRows16 / (kBf16Panel / kBf16Step);
+        if (step * kSome >= waiting.rows) return;
+        const float *const from = sums_.of[0][0][step * kSome];
+        float *const to = waiting.to + step * kSome * 16;
+        QK_UNROLL
+        for (int64_t i = 0; i < kSome * 16; i += 16) {
+            _mm512_store_ps(to + i,
+                            _mm512_add_ps(_mm512_load_ps(to + i), _mm512_load_ps(from + i)));
         }
-    }
-    // Of the first rows of w that wait. Through members GCC would load and store them every time.
-    template <int kTiles>
-    QK_INLINE void add_sums(int64_t rows) {
-        const float(*const sums)[2][16] = sums_ + (kRows - waiting_rows_);
-        float *to = waiting_;
-        for (int64_t row = 0; row < rows; ++row, to += kRows) {
-            QK_UNROLL
-            for (int half = 0; half < kTiles; ++half) {
-                const __m512 sum = _mm512_load_ps(sums[row][half]);
-                _mm512_store_ps(to + 16 * half, _mm512_add_ps(_mm512_load_ps(to + 16 * half), sum));
-            }
-        }
-        waiting_ = to;
-        waiting_rows_ -= rows;
     }
 
     // Up to 16 rows of y from row `j` of the batch on, kStored of w from `row` of the strip on.
@@ -289,7 +288,8 @@ class Bf16Strip {
                            int64_t x_rows) const {
         alignas(64) float y[16][kStored];
         for (int64_t i = 0; i < rows; i += 16) {
-            Avx512::transpose_block(totals(row + i, j), kRows * 4, &y[0][i], kStored * 4);
+            Avx512::transpose_block(totals(row + i, j)->of[j / 16 % 2][(row + i) / 16 % 2], 64,
+                                    &y[0][i], kStored * 4);
         }
         for (int64_t i = 0; i < x_rows; ++i) {
             store_run(args_, x_first + j + i, first + row, rows, y[i]);
@@ -299,13 +299,12 @@ class Bf16Strip {
     const LinearArgs &args_;
     const Bf16XTile *const x_;
     const int64_t x_tiles_;  // of a panel
-    float *const totals_;
+    Bf16Sums *const totals_;
     int64_t parts_ = 0;  // of a strip
     Tiles tiles_;
     Bf16Weights weights_;
-    float *waiting_ = nullptr;                      // what the last rows of sums_ are added to
-    int64_t waiting_rows_ = 0, waiting_tiles_ = 0;  // of w; of x
-    alignas(64) float sums_[kRows][2][16] = {};
+    Waiting waiting_ = {};
+    Bf16Sums sums_ = {};
 };
 
 inline int64_t bf16_x_tiles(const LinearArgs &args) {
@@ -321,8 +320,8 @@ inline size_t bf16_tiles_bytes(const LinearArgs &args, const Device &) {
     return total.ok && uint64_t(total.value) <= SIZE_MAX ? size_t(total.value) : SIZE_MAX;
 }
 
-// 128 columns of 16 rows of x, pairs of columns as steps have them.
-QK_NOINLINE inline void round_x(const Dense &x, int64_t row, int64_t column, uint32_t (*to)[32]) {
+// 128 columns of 16 rows of x, pairs of columns as steps have them: to every other tile.
+QK_NOINLINE inline void round_x(const Dense &x, int64_t row, int64_t column, Bf16Pairs *to) {
     alignas(64) uint16_t alternate[32], halves[128];
     alignas(64) uint32_t pairs[4][16][16] = {};
     for (int i = 0; i < 32; ++i) alternate[i] = uint16_t(i / 2 + i % 2 * 16);
@@ -339,7 +338,7 @@ QK_NOINLINE inline void round_x(const Dense &x, int64_t row, int64_t column, uin
             _mm512_store_si512(pairs[s][i], _mm512_permutexvar_epi16(order, both));
         }
     }
-    for (int s = 0; s < 4; ++s) Avx512::transpose_block(pairs[s], 64, to + 16 * s, 128);
+    for (int s = 0; s < 4; ++s) Avx512::transpose_block(pairs[s], 64, to[2 * s], 64);
 }
 
 // Every row of x as bf16.
@@ -351,9 +350,8 @@ inline void round_tiles(const LinearArgs &args, const Launch &launch, Bf16XTile 
         for (int64_t half = first; half < last; ++half) {
             for (int64_t column = 0; column < columns; column += 128) {
                 Bf16XTile &tile = to[column / kBf16Panel * tiles + half / 2];
-                round_x(args.x, half * 16, column,
-                        reinterpret_cast<uint32_t(*)[32]>(
-                            &tile.x[column % kBf16Panel / kBf16Step][0][half % 2 * 16]));
+                const int64_t step = column % kBf16Panel / kBf16Step;
+                round_x(args.x, half * 16, column, tile.x[step] + half % 2);
             }
         }
     });
@@ -363,14 +361,14 @@ template <class Tiles>
 Status run_bf16_strips(const LinearArgs &args, const Launch &launch) {
     using Strip = Bf16Strip<Tiles>;
     Bf16XTile *const x = reinterpret_cast<Bf16XTile *>(aligned_workspace(launch));
-    float *const totals = reinterpret_cast<float *>(x + bf16_x_tiles(args));
+    Bf16Sums *const totals = reinterpret_cast<Bf16Sums *>(x + bf16_x_tiles(args));
     round_tiles(args, launch, x);
     const int64_t n = args.w.geometry.n, batch = bf16_batch(args.x.rows);
     parallel_ranges(launch.parallel, n, Strip::kRows, work_of_row(args),
                     [&](int64_t first, int64_t last) {
         [[maybe_unused]] const typename Strip::Session session;
         InScratch<Strip> strip(launch.scratch, args, launch.device, x,
-                               totals + first * bf16_sums(args));
+                               totals + first / kBf16Rows * (bf16_sums(args) / kBf16Rows));
         for (int64_t m = 0; m < args.x.rows; m += batch) {
             for (int64_t row = first; row < min64(last, n); row += Strip::kStrip) {
                 const int64_t rows = min64(Strip::kStrip, min64(last, n) - row);
