@@ -13,7 +13,7 @@ using XTile = Nibbles::Of128::XTile;
 int sessions() { return PlainTiles::sessions; }
 
 const int8_t *row_of_x(const void *tiles, int64_t j) {
-    return static_cast<const XTile *>(tiles)->x[j];
+    return static_cast<const XTile *>(tiles)->x[0][j];
 }
 
 }  // namespace

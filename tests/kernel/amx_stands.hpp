@@ -8,7 +8,7 @@
 struct AmxStands {
     qk::Kernel<qk::LinearArgs> int8, int8_bytes, bf16;
     int (*sessions)();  // that there have been
-    // Row j, of 128 columns, of the first tile of x in a workspace of `int8`.
+    // Row j of the first tile of x in a workspace of `int8`: half of its columns, 64.
     const int8_t *(*row_of_x)(const void *tiles, int64_t j);
     int64_t rows_of_x;  // of a tile
 };

@@ -117,9 +117,9 @@ TEST(AmxTiles, MakeNoRowsOfXForNothing) {
         launch.workspace_bytes = room.size();
         ASSERT_EQ(kAmxStands.int8.run(args, launch), QK_OK);
         const auto *const tile = reinterpret_cast<const void *>(qk::cpu::aligned_workspace(launch));
-        const std::vector<int8_t> untouched(128, 0x55);
+        const std::vector<int8_t> untouched(64, 0x55);
         for (int64_t j = 0; j < kAmxStands.rows_of_x; ++j) {
-            EXPECT_EQ(memcmp(kAmxStands.row_of_x(tile, j), untouched.data(), 128) != 0, j < made)
+            EXPECT_EQ(memcmp(kAmxStands.row_of_x(tile, j), untouched.data(), 64) != 0, j < made)
                 << m << " " << j;
         }
     }

@@ -96,21 +96,26 @@ struct AmxInt8Groups : AmxInt8Operands<128 / kColumns> {
             for (int64_t j = 0; j < rows; j += kTileRows16, acc += kTileRows16) {
                 const XTile &tile = x[j / XTile::kRows];
                 const int64_t row = j % XTile::kRows;
-                const int8_t *const from = tile.x[row] + kColumns * b;
                 Sums *const sums = sums_[turn_];
-                step<0, groups>(from, from_w, j == 0, sums);
-                if constexpr (groups == 2) step<1, groups>(from, from_w, j == 0, sums);
+                step<0, groups>(x_of(tile, b, row), from_w, j == 0, sums);
+                if constexpr (groups == 2) {
+                    step<1, groups>(x_of(tile, b + 1, row), from_w, j == 0, sums);
+                }
                 waiting_ = {tile.scale[b] + row, factors, acc, sums};
                 turn_ ^= 1;
             }
         }
 
+        // Columns of group b.
+        static const int8_t *x_of(const XTile &tile, int64_t b, int64_t row) {
+            return tile.x[b * kColumns / 64][row] + b * kColumns % 64;
+        }
         // Those with group g of them; beside them, a part of the last tile's sums is finished.
         template <int g, int groups>
         QK_INLINE void step(const int8_t *x, const __m512i (*w)[2], bool first, Sums *sums) {
             const __m512i *const from = w[g * (kColumns / 4)];
             constexpr int kX = 6 + g, kW = 2 + 2 * g, kPart = kTileRows16 / groups;
-            tiles_.template load_passing<kX>(x + kColumns * g, 128);
+            tiles_.template load_passing<kX>(x, kTileRowBytes);
             if (first) tiles_.template load<kW>(from, 128);
             start<0, kX, kW>();
             if (first) tiles_.template load<kW + 1>(from + 1, 128);

@@ -28,9 +28,9 @@ struct AmxInt8Operands : Avx512Int8 {
         static constexpr int64_t kBatch = 512, kStrips = 16, kChunks = 4, kAtOnce = 64;
         static constexpr int64_t kKept = kBatch;  // rows of x that all strips meet in turn
         static constexpr bool kSumsInWorkspace = true;
-        alignas(64) int8_t x[kRows][128];
-        float scale[kGroups][kRows];  // by block; the unit of entries is in it
-        float lower[kGroups][kRows];  // what minima are multiplied by
+        alignas(64) int8_t x[2][kRows][64];  // halves of the columns, as tiles are loaded
+        float scale[kGroups][kRows];         // by block; the unit of entries is in it
+        float lower[kGroups][kRows];         // what minima are multiplied by
 
         float of_minima(int64_t b, int64_t j) const { return lower[b][j]; }
         void set_block(int64_t b, int64_t j, float of_entries, int32_t minus_sum) {
@@ -46,7 +46,7 @@ struct AmxInt8Operands : Avx512Int8 {
 
         // A chunk of x as row j of a tile.
         void put(const float *x, int64_t blocks, float unit, int64_t j, XTile *to) const {
-            this->quantize(x, blocks, unit, j, to, to->x[j]);
+            this->quantize(x, blocks, unit, j, to, to->x[0][j], to->x[1][j]);
         }
     };
 
@@ -141,8 +141,7 @@ struct AmxInt8 : AmxInt8Operands<1> {
             for (int64_t j = 0; j < rows; j += kTileRows16, acc += kTileRows16) {
                 const XTile &tile = x[j / XTile::kRows];
                 const int64_t row = j % XTile::kRows;
-                const int8_t *const from = tile.x[row];
-                tiles_.template load_passing<6>(from, 128);
+                tiles_.template load_passing<6>(tile.x[0][row], kTileRowBytes);
                 // Each tile of w where it is first wanted: all in front would hold up the products.
                 if (j == 0) tiles_.template load<2>(first[0], 128);
                 start<0, 2>();
@@ -150,7 +149,7 @@ struct AmxInt8 : AmxInt8Operands<1> {
                 start<1, 3>();
                 if (j == 0) tiles_.template load<4>(second[0], 128);
                 if (j == 0) tiles_.template load<5>(second[0] + 1, 128);
-                tiles_.template load_passing<7>(from + 64, 128);
+                tiles_.template load_passing<7>(tile.x[1][row], kTileRowBytes);
                 tiles_.template add_products<0, 7, 4>();
                 finish_rows<0, kTileRows16 / 2>();
                 tiles_.template add_products<1, 7, 5>();

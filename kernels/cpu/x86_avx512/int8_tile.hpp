@@ -210,15 +210,15 @@ struct Avx512Int8 : Avx512Dots {
         // A chunk of x as row j of a tile.
         void put(const float *x, int64_t blocks, float unit, int64_t j, XTile *to) const {
             alignas(64) int32_t dwords[32];
-            quantize(x, blocks, unit, j, to, dwords);
+            quantize(x, blocks, unit, j, to, dwords, dwords + 16);
             for (int i = 0; i < 32; ++i) to->x[i][j] = dwords[i];
         }
 
       protected:
-        // Row j of a tile but for its columns, which go to 128 bytes.
+        // Row j of a tile but for its columns, whose halves go to 64 bytes each.
         template <class Tile>
         QK_INLINE void quantize(const float *x, int64_t blocks, float unit, int64_t j, Tile *to,
-                                void *columns) const {
+                                void *first_half, void *second_half) const {
             const ChunkQuantizer quantizer(x, blocks);
             float scale[8];
             int32_t sum[8];
@@ -227,9 +227,8 @@ struct Avx512Int8 : Avx512Dots {
             const __m512i order =
                 _mm512_setr_epi32(0, 1, 2, 3, 4, 5, 6, 7, 8, 9, 10, 11, 12, 13, 14, 15);
             const __m512i second = _mm512_add_epi32(order, _mm512_set1_epi32(16));
-            __m512i *const halves = static_cast<__m512i *>(columns);
-            _mm512_store_si512(halves, place(bytes, order));
-            _mm512_store_si512(halves + 1, place(bytes, second));
+            _mm512_store_si512(first_half, place(bytes, order));
+            _mm512_store_si512(second_half, place(bytes, second));
             for (int64_t b = 0; b < blocks; ++b) {
                 to->set_block(b, j, scale[b], -zero_ * sum[b]);
             }
