@@ -38,7 +38,7 @@ TEST(CudaGemv, SmallGroupsAreWithinTheirBound) {
                          {40, 4096},
                          {5, 8736},
                          {16 * 132 * 2 + 3, 160}},
-                        {1}, {32, 16}, {QK_FORMAT_F16, QK_FORMAT_BF16}, rng);
+                        {1}, {32, 16}, {QK_FORMAT_F16, QK_FORMAT_BF16, QK_FORMAT_F32}, rng);
 }
 
 // Not finite, very large and very small f32 values of x: its terms must not make them worse.
@@ -46,10 +46,13 @@ TEST(CudaGemv, F32TermsKeepSpecialValues) {
     QK_NEEDS_DEVICE();
     Rng rng(13);
     const float specials[] = {INFINITY, -INFINITY, NAN, 3.4e38f, -3.4e38f, 1e-38f};
-    for (const qk_format format : {QK_FORMAT_U4_AFFINE, QK_FORMAT_NF4}) {
+    for (const auto &[format, group] : {std::pair<qk_format, int32_t>{QK_FORMAT_U4_AFFINE, 64},
+                                        {QK_FORMAT_NF4, 64},
+                                        {QK_FORMAT_U4_AFFINE, 32},
+                                        {QK_FORMAT_NF4, 16}}) {
         for (const float special : specials) {
-            Problem p = make_problem(weight_desc(format, QK_FORMAT_F32, QK_LAYOUT_ROW, 64, 1, 64),
-                                     QK_FORMAT_F32, 1, rng);
+            const auto desc = weight_desc(format, QK_FORMAT_F32, QK_LAYOUT_ROW, group, 1, 64);
+            Problem p = make_problem(desc, QK_FORMAT_F32, 1, rng);
             for (uint8_t &byte : p.w.planes[QK_PLANE_DATA]) byte = 0xff;  // 15, or 1.0
             for (uint8_t &byte : p.w.planes[QK_PLANE_ZERO]) byte = 0xee;
             const float one = 1;
@@ -80,10 +83,12 @@ TEST(CudaGemv, F32TermsKeepSpecialValues) {
 TEST(CudaGemv, F32KeepsSmallValuesBesideLargeOnes) {
     QK_NEEDS_DEVICE();
     Rng rng(15);
+    int at = 0;
     for (const qk_format format : {QK_FORMAT_U4_AFFINE, QK_FORMAT_NF4, QK_FORMAT_FP4_BNB}) {
         for (const int64_t k : {64, 528, 4096, 8720}) {
             for (const int spread : {20, 60, 240}) {
-                const auto desc = weight_desc(format, QK_FORMAT_F32, QK_LAYOUT_ROW, 64, 37, k);
+                const int32_t group = 16 << at++ % 3;
+                const auto desc = weight_desc(format, QK_FORMAT_F32, QK_LAYOUT_ROW, group, 37, k);
                 Problem p = make_problem(desc, QK_FORMAT_F32, 1, rng);
                 const int zero_code = format == QK_FORMAT_NF4         ? 7
                                       : format == QK_FORMAT_U4_AFFINE ? 5
@@ -118,11 +123,13 @@ TEST(CudaGemv, F32KeepsSmallValuesBesideLargeOnes) {
 TEST(CudaGemv, F32KeepsUnitsOfX) {
     QK_NEEDS_DEVICE();
     Rng rng(17);
+    int at = 0;
     for (const qk_format format : {QK_FORMAT_U4_AFFINE, QK_FORMAT_NF4, QK_FORMAT_FP4_BNB}) {
         for (const int64_t k : {1040, 2576}) {
             for (const int spread : {1, 60}) {
                 const int64_t n = 16 * 132 * 2 + 5;
-                const auto desc = weight_desc(format, QK_FORMAT_F16, QK_LAYOUT_ROW, 64, n, k);
+                const int32_t group = 16 << at++ % 3;
+                const auto desc = weight_desc(format, QK_FORMAT_F16, QK_LAYOUT_ROW, group, n, k);
                 Problem p = make_problem(desc, QK_FORMAT_F32, 1, rng);
                 for (int64_t c = 0; c < 512; ++c) {  // the first unit's; the others have one round
                     const int exponent = int(rng() % uint64_t(spread));

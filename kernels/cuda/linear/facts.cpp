@@ -54,7 +54,7 @@ class Met {
     Conditions bits_ = 0;
 };
 
-void add_groups(const Geometry &s, int64_t second, bool f32, Met *met) {
+void add_groups(const Geometry &s, int64_t second, Met *met) {
     const bool one = s.groups_per_row == 1, two = power_of_two(s.group_size);
     const auto whole = [&](int64_t columns) { return one || s.group_size % columns == 0; };
     met->add(Condition::kGroupsAlongK, !s.flat);
@@ -63,8 +63,6 @@ void add_groups(const Geometry &s, int64_t second, bool f32, Met *met) {
     met->add(Condition::kGroups16To128, two && s.groups_per_row * s.group_size == s.k &&
                                             s.group_size >= 16 && s.group_size <= 128);
     met->add(Condition::kGroupsOf64, whole(64));
-    met->add(Condition::kGroupsOf16Or64,
-             whole(64) || ((s.group_size == 32 || s.group_size == 16) && !f32));
     met->add(Condition::kNestedGroupsOf64, whole(64) || second == 0 || second == kOneSecond);
     met->add(Condition::kGroupsOf32, whole(32));
     met->add(Condition::kGroupsOf16, whole(16));
@@ -201,7 +199,7 @@ Facts facts_of(const LinearArgs &args, const Device &device) {
     if (!is_dense(*w.format)) {
         f.scale_bits = w.scale.format->bits;
         f.coded = coded_scales(w.scale, *device.tables) != QK_FORMAT_LUT8;
-        add_groups(s, f.second_group, f.f32, &met);
+        add_groups(s, f.second_group, &met);
         const bool of_32 = s.groups_per_row == 1 || s.group_size % 32 == 0;
         met.add(Condition::kFloatGroupsOf32, !f.lut4() || f.scale_bits < 32 || of_32);
         if (w.format->bits == 4) add_slabs(args, &f, &met);

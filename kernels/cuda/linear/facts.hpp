@@ -84,7 +84,6 @@ enum class Condition : uint8_t {
     kGroupsPowerOfTwo,  // or one group a row, as in the others
     kGroups16To128,     // exactly
     kGroupsOf64,        // multiples of
-    kGroupsOf16Or64,    // 16 and 32 with 16-bit x, else multiples of 64
     kNestedGroupsOf64,  // multiples of 64 where scales have second ones, more than one
     kFloatGroupsOf32,   // multiples of 32 where scales of looked-up codes are f32
     kGroupsOf32,

@@ -114,7 +114,7 @@ constexpr Conditions kTiles =
 
 constexpr Needs kSm90GemvNeeds = {
     .weights = kPacked4,
-    .conditions = kTiles | needs(C::kNestedAligned16, C::kGroupsOf16Or64, C::kWhole),
+    .conditions = kTiles | needs(C::kNestedAligned16, C::kGroupsOf16, C::kWhole),
     .most = 1,
     .k_below = int64_t{1} << 24,
     .n_below = int64_t{1} << 34,
@@ -124,7 +124,7 @@ constexpr Needs kSm90GemvNeeds = {
 constexpr Conditions kExpertsInTiles =
     (kTiles & ~needs(C::kSecondPowerOfTwo)) |
     needs(C::kXIs16Bits, C::kXRows16Bytes, C::kSecondAligned4, C::kScaleCodeAligned4,
-          C::kScaleBiasAligned4, C::kGroupsOf16Or64, C::kSecondOfRows, C::kExpertTiles);
+          C::kScaleBiasAligned4, C::kGroupsOf16, C::kSecondOfRows, C::kExpertTiles);
 constexpr uint32_t kExpertsExtras = kStridedX | kStridedY | kWideY | kAccumulates | kExpertsOfW;
 constexpr Needs sm90_experts_needs(Condition more, Bytes *shared, Bytes *workspace) {
     return {.weights = kPacked4,

@@ -108,7 +108,6 @@ constexpr Sentence kSentences[] = {
     {C::kGroupsPowerOfTwo, "groups of %lld are not a power of two"},
     {C::kGroups16To128, "groups of %lld are neither 16, 32, 64 nor 128"},
     {C::kGroupsOf64, "groups of %lld are not a multiple of 64"},
-    {C::kGroupsOf16Or64, "groups of %lld are not a multiple of 64"},
     {C::kNestedGroupsOf64, "groups of %lld, whose scales are nested, are not a multiple of 64"},
     {C::kFloatGroupsOf32, "groups of %lld, whose scales are f32, are not a multiple of 32"},
     {C::kGroupsOf32, "groups of %lld are not a multiple of 32"},

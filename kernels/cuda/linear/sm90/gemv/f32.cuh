@@ -1,35 +1,57 @@
-// f32 x in the kernel for one row of x (linear/sm90/gemv/warp.cuh): x, and weights to go with it,
-// as halves.
+// f32 x in the kernel for one row of x (linear/sm90/gemv/warp.cuh), as halves (tile/halves.cuh).
 #pragma once
 #include "cuda/linear/sm90/gemv/unit.cuh"
+#include "cuda/tile/halves.cuh"
 
 namespace qk::cuda {
 namespace {
 
-// x of 32 bits: two halves of 11 bits each, in columns of their own. In a tile of 64 columns
+// Columns 2 i and 2 i + 1 hold first and second halves: of tile 2 i of the unit in the first set of
+// operands, of tile 2 i + 1 in the second. A tile has a 2^e of its own. Units with smaller x than a
+// window below it holds (`rest`) are multiplied again, with what is left.
 //
-//     x = 2^e (first + second / 2^12)
-//     first = half(x / 2^e),  second = half((x / 2^e - first) 2^12)
-//
-// where 2^e scales the tile's largest magnitude into [2^14, 2^15). All scaling is exact, and both
-// halves are normal or exact for magnitudes down to 2^-28 of the largest, so the two are x to
-// 2^-23 of it. Tiles with smaller ones (`rest`) are multiplied again, with what is left. Columns
-// 2 i and 2 i + 1 hold first and second halves: of tile 2 i of the unit in the first set of
-// operands, of tile 2 i + 1 in the second.
-template <>
-struct XColumns<F32, 1> {
+// Where groups are parts of a tile, halves or quarters, columns 2 j and 2 j + 1 hold halves of x
+// for one part, and zeros for the others. Which part it is changes from tile to tile (part_of), so
+// that every lane has columns of two tiles, as above, and zeros in place of those of the others.
+// There 2^e is that of the four tiles of a set.
+template <uint32_t kOfParts>
+struct XColumns<F32, kOfParts> {
     using Operand = F16;
-    static constexpr int kOfTile = 2;
+    static constexpr int kOfTile = 2 * int(kOfParts);
     static constexpr bool kAhead = true;
-    static constexpr uint32_t kInfinity = 0x7f800000u;
-    static constexpr int32_t kWindow = 28;  // powers of two below the largest magnitude
     struct Raw {
         uint32_t x[2][8];
     };
     uint32_t b[2][8];
-    float unit[2];      // 2^e of tiles 2 pair and 2 pair + 1
+    float unit[2];      // 2^e: of tiles 2 pair and 2 pair + 1, or of the sets
     uint32_t below[2];  // magnitudes that were multiplied are not below it
     bool rest;          // whether any of the warp's tiles has smaller ones
+
+    // The set that tile i of a unit is in.
+    static __device__ constexpr int set_of(int i) {
+        return kOfParts == 1 ? i % 2 : kOfParts == 2 ? i / 2 % 2 : i / 4;
+    }
+    // The part of tile i that columns 2 j and 2 j + 1 hold.
+    static __device__ constexpr uint32_t part_of(uint32_t i, uint32_t j) {
+        return (i ^ j) % kOfParts;
+    }
+    // The tile of a set that a lane has columns of.
+    static __device__ uint32_t own_tile(uint32_t set, uint32_t row, uint32_t pair) {
+        const uint32_t own = part_of(row / 2, pair / (4 / kOfParts));
+        if constexpr (kOfParts == 1) return row / 2 * 2 + set;
+        if constexpr (kOfParts == 2) return row / 4 * 4 + set * 2 + own;
+        return set * 4 + own;
+    }
+    // Whether the operands of tile i are the set's, or zeros. (Of tiles whose sums another lane
+    // keeps, they are either.)
+    static __device__ bool has_part(uint32_t i, uint32_t row, uint32_t pair) {
+        return part_of(i, row / 2) == pair / (4 / kOfParts);
+    }
+    __device__ void of_tile(int i, uint32_t row, uint32_t pair, uint32_t (&to)[8]) const {
+        const bool here = kOfParts == 1 || has_part(uint32_t(i), row, pair);
+#pragma unroll
+        for (int j = 0; j < 8; ++j) to[j] = here ? b[set_of(i)][j] : 0;
+    }
 
     // Half of a lane's 16 columns of its tiles: the lane with the other halves of x has the rest.
     __device__ Raw load(const void *x, int32_t k, int32_t first, uint32_t row,
@@ -37,7 +59,7 @@ struct XColumns<F32, 1> {
         Raw raw = {};
 #pragma unroll
         for (uint32_t s = 0; s < 2; ++s) {
-            const uint32_t tile = row / 2 * 2 + s;
+            const uint32_t tile = own_tile(s, row, pair);
             const int32_t column = first + int32_t(tile * 64 + pair * 16 + row % 2 * 8);
             if (column >= k) continue;
             const auto *const from = static_cast<const uint4 *>(x) + int64_t(column) / 4;
@@ -53,48 +75,14 @@ struct XColumns<F32, 1> {
         return raw;
     }
 
-    // `again`: what is left of the same tiles. Both tiles go together, since each step waits for
-    // the one before.
+    // `again`: what is left of the same tiles.
     __device__ void split(Raw raw, bool again, uint32_t lane) {
-        uint32_t top[2] = {}, least[2] = {~0u, ~0u};  // least: less 1, so that zeros are largest
-        bool special = false, left = false;
+        rest = split_x < kOfParts == 1 ? 8 : 32 > (raw.x, again, lane, below, unit, b);
+        if constexpr (kOfParts == 1) {
+            // From a lane of rows 2 i and 2 i + 1 to those that add tiles 2 i and 2 i + 1 up.
 #pragma unroll
-        for (int s = 0; s < 2; ++s) {
-            if (!again) below[s] = kInfinity;
-#pragma unroll
-            for (int i = 0; i < 8; ++i) {
-                const uint32_t size = raw.x[s][i] & 0x7fffffffu;
-                top[s] = max(top[s], size);
-                least[s] = __viaddmin_u32(size, ~0u, least[s]);
-            }
-            special |= top[s] >= below[s];
+            for (int s = 0; s < 2; ++s) unit[s] = __shfl_sync(~0u, unit[s], int(lane % 4 * 8));
         }
-        special = __any_sync(~0u, special);
-        if (__builtin_expect(special, 0)) {
-#pragma unroll
-            for (int s = 0; s < 2; ++s) top[s] = largest_below(below[s], raw.x[s]);
-        }
-        float inverse[2];
-#pragma unroll
-        for (int s = 0; s < 2; ++s) {
-#pragma unroll
-            for (int i = 1; i < 8; i *= 2) top[s] = max(top[s], __shfl_xor_sync(~0u, top[s], i));
-            const int32_t exponent = max(int32_t(top[s] >> 23), kWindow);
-            inverse[s] = __int_as_float((268 - exponent) << 23);
-            unit[s] = __int_as_float((exponent - 14) << 23);
-            below[s] = uint32_t(exponent - kWindow) << 23;
-            left |= least[s] + 1 < below[s] && least[s] != ~0u;
-        }
-        rest = __any_sync(~0u, left);
-        if (__builtin_expect(rest, 0)) {
-            keep_from(below[0], raw.x[0]);
-            keep_from(below[1], raw.x[1]);
-        }
-#pragma unroll
-        for (int s = 0; s < 2; ++s) halve(raw.x[s], inverse[s], special, lane, b[s]);
-            // From a lane of rows 2 i and 2 i + 1 to the lanes that add tiles 2 i and 2 i + 1 up.
-#pragma unroll
-        for (int s = 0; s < 2; ++s) unit[s] = __shfl_sync(~0u, unit[s], int(lane % 4 * 8));
     }
 
     // A unit's place in shared memory: the operands, 2^e of 8 tiles, whether there is a rest, and a
@@ -134,110 +122,6 @@ struct XColumns<F32, 1> {
         unit[0] = __uint_as_float(units.x);
         unit[1] = __uint_as_float(units.y);
         return true;
-    }
-
-    // Largest magnitude below a bound; what is not below becomes 0, but not in the first round,
-    // where it is infinite or NaN.
-    static __device__ uint32_t largest_below(uint32_t bound, uint32_t (&x)[8]) {
-        uint32_t top = 0;
-#pragma unroll
-        for (int i = 0; i < 8; ++i) {
-            const uint32_t size = x[i] & 0x7fffffffu;
-            if (size < bound) {
-                top = max(top, size);
-            } else if (bound != kInfinity) {
-                x[i] = 0;
-            }
-        }
-        return top;
-    }
-
-    // What is below becomes 0.
-    static __device__ void keep_from(uint32_t bound, uint32_t (&x)[8]) {
-#pragma unroll
-        for (int i = 0; i < 8; ++i) x[i] = (x[i] & 0x7fffffffu) < bound ? 0 : x[i];
-        asm volatile("");  // a branch goes around it: most tiles have nothing below
-    }
-
-    static __device__ void halve(const uint32_t (&x)[8], float inverse, bool special, uint32_t lane,
-                                 uint32_t (&b)[8]) {
-        uint32_t firsts[4];
-        float seconds[8];
-#pragma unroll
-        for (int i = 0; i < 8; i += 2) {
-            const float low = __fmul_rn(__uint_as_float(x[i]), inverse);
-            const float high = __fmul_rn(__uint_as_float(x[i + 1]), inverse);
-            const __half2 first = __floats2half2_rn(low, high);
-            const float2 back = __half22float2(first);
-            firsts[i / 2] = *reinterpret_cast<const uint32_t *>(&first);
-            seconds[i] = __fmul_rn(__fadd_rn(low, -back.x), 4096);
-            seconds[i + 1] = __fmul_rn(__fadd_rn(high, -back.y), 4096);
-        }
-        if (__builtin_expect(special, 0)) {  // infinity less itself is not a number
-#pragma unroll
-            for (int i = 0; i < 8; ++i) seconds[i] = isnan(seconds[i]) ? 0 : seconds[i];
-            asm volatile("");
-        }
-        const bool odd = (lane & 4) != 0;
-#pragma unroll
-        for (int i = 0; i < 4; ++i) {
-            const uint32_t second = pack_pair(F16{}, seconds[2 * i], seconds[2 * i + 1]);
-            // The other lane of the tile wants what this one does not keep.
-            const uint32_t own = odd ? second : firsts[i];
-            const uint32_t other = __shfl_xor_sync(~0u, odd ? firsts[i] : second, 4);
-            b[i] = odd ? other : own;
-            b[4 + i] = odd ? own : other;
-        }
-    }
-};
-
-// Weights for f32 x, which are to be as good as f32. Numbers and tables of numbers of 11 bits (but
-// for a factor, which the sums are multiplied by) are halves.
-
-// Entries of other tables are two halves, first + 2^-12 second, of one sign and neither of them 0
-// unless the entry is: then infinities survive. A byte of two codes becomes a register of first
-// and one of second halves by one load of 8 bytes. Half a warp at a time is served, so 16 copies
-// of the table, as large as 32 of half of it.
-struct SplitLut4 : RingLut4<F16> {
-    static __device__ void prepare(const float (&entries)[16], uint32_t threads) {
-        const float entry = entries[threadIdx.x & 15];
-        uint16_t first = __half_as_ushort(__float2half_rz(entry));
-        if (entry != 0 && __half2float(__ushort_as_half(first)) == entry) --first;
-        const float left = __fmul_rn(entry - __half2float(__ushort_as_half(first)), 4096);
-        const uint32_t own = uint32_t(__half_as_ushort(__float2half_rn(left))) << 16 | first;
-        for (uint32_t i = threadIdx.x; i < 256 * 8; i += threads) {
-            const uint32_t byte = i / 8;
-            const uint32_t low = __shfl_sync(~0u, own, int(byte & 15));
-            const uint32_t high = __shfl_sync(~0u, own, int(byte >> 4));
-            const uint32_t firsts = __byte_perm(low, high, 0x5410);
-            const uint32_t seconds = __byte_perm(low, high, 0x7632);
-            const uint32_t to = kSharedStart + byte % 128 * 256 + byte / 128 * 128 + i % 8 * 16;
-            shared_store_16(to, {firsts, seconds, firsts, seconds});
-        }
-    }
-    static __device__ uint32_t lanes() { return threadIdx.x % 16 * 0x08080808u; }
-    // Of a sum by {first w, first x}, {first w, second x}, {second w, first x}, {second, second}:
-    // what second halves add to the first number.
-    static __device__ float rest(const float (&d)[4]) {
-        return __fmaf_rn(d[3], 0x1p-12f, __fadd_rn(d[1], d[2]));
-    }
-    template <uint32_t i>
-    static __device__ void look_up(uint32_t low, uint32_t high, uint32_t *first, uint32_t *second) {
-        uint32_t at;
-        asm("prmt.b32 %0, %1, %2, %3;"
-            : "=r"(at)
-            : "r"(low), "r"(high), "n"(0x8804u + 0x1111u * i));
-        asm("ld.shared.v2.u32 {%0, %1}, [%2 + %3];"
-            : "=r"(*first), "=r"(*second)
-            : "r"(at), "n"(kSharedStart));
-    }
-    // Operands whose rows 0 to 7 are first, 8 to 15 second halves: of rows r, of rows r + 8.
-    static __device__ void decode_two(uint32_t word, uint32_t lanes, uint32_t (&a)[2][4]) {
-        const uint32_t low = word & 0x7f7f7f7fu, high = (word & 0x80808080u) | lanes;
-        look_up<0>(low, high, &a[0][0], &a[0][1]);
-        look_up<1>(low, high, &a[1][0], &a[1][1]);
-        look_up<2>(low, high, &a[0][2], &a[0][3]);
-        look_up<3>(low, high, &a[1][2], &a[1][3]);
     }
 };
 

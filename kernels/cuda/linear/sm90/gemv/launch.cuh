@@ -1,9 +1,6 @@
 // The kernel for one row of x (linear/sm90/gemv/warp.cuh) and its launches, by the formats of a
 // weight.
 #pragma once
-#include <string.h>
-
-#include "base/half.hpp"
 #include "cuda/linear/sm90/gemv/f32.cuh"
 #include "cuda/linear/sm90/gemv/warp.cuh"
 #include "cuda/runtime.hpp"
@@ -87,9 +84,7 @@ Status launch_gemv(const GemvProblem &p, const Launch &launch) {
 template <class T, class Decode, ScaleKind kind>
 Status run_groups(const GemvProblem &p, const Launch &launch) {
     return with_group_tiles(p.group_shift, [&](auto tiles) {
-        // f32 x has whole tiles in its groups.
-        constexpr int kTiles = std::is_same_v<T, F32> && tiles.value < 1 ? 2 : tiles.value;
-        return launch_gemv<T, Decode, kind, kTiles>(p, launch);
+        return launch_gemv<T, Decode, kind, tiles.value>(p, launch);
     });
 }
 
@@ -99,30 +94,13 @@ Status run_scales(qk_format scale, const GemvProblem &p, const Launch &launch) {
                            [&](auto kind) { return run_groups<T, Decode, kind.value>(p, launch); });
 }
 
-// Whether `entries` are halves once multiplied by `factor`; f32's own rounding of them aside.
-inline bool are_halves(const float (&entries)[16], float factor, float (&halves)[16]) {
-    for (int i = 0; i < 16; ++i) {
-        const float product = entries[i] * factor;
-        halves[i] = f32_from_f16(f16_from_f32(product));
-        const float error = halves[i] - product, size = product < 0 ? -product : product;
-        if ((error < 0 ? -error : error) > size * 0x1p-24f) return false;
-    }
-    return true;
-}
-
 // x is two terms of 11 bits, in columns of their own; a value that a code looks up is one or two
-// (f32.cuh). A template: else the file of every instance would compile these kernels.
+// (tile/halves.cuh). A template: else the file of every instance would compile these kernels.
 template <class T>
 Status run_lut4_f32(GemvProblem p, qk_format scale, const Launch &launch) {
-    float halves[16];
-    for (const float factor : {1.0f, 12.0f}) {  // FP4 has twelfths
-        if (!are_halves(p.entries, factor, halves)) continue;
-        memcpy(p.entries, halves, sizeof(halves));
-        p.entry_unit = 1 / factor;
-        return run_scales<T, RingLut4<F16>>(scale, p, launch);
-    }
-    p.entry_unit = 1;
-    return run_scales<T, SplitLut4>(scale, p, launch);
+    return with_halves(p.entries, &p.entry_unit, [&](auto decode) {
+        return run_scales<T, decltype(decode)>(scale, p, launch);
+    });
 }
 
 }  // namespace

@@ -50,6 +50,7 @@ struct GemvSlot {
     static constexpr uint32_t kOfParts = kParts<kGroupTiles>;  // of a tile, groups each
     using X = XColumns<T, kOfParts>;
     using Operand = typename X::Operand;
+    static constexpr bool kHalvesOfX = std::is_same_v<T, F32>;
     // Of a lane's two tiles of a unit; of groups of 16 columns, half of those of four tiles.
     static constexpr uint32_t kGroups = kOfParts > 1 ? kOfParts * 2 : kGroupTiles == 1 ? 2 : 1;
     // Whether a lane's two groups are known to be tiles side by side. Experts' kernels, which spill
@@ -134,6 +135,10 @@ struct GemvSlot {
 
     // The lane's i-th group, counted from the unit's first; not for groups of several tiles.
     __device__ uint32_t group_of_unit(uint32_t i) const {
+        if constexpr (kHalvesOfX && kOfParts > 1) {
+            const uint32_t tile = kOfParts == 2 ? pair / 2 * 4 + i : i;
+            return tile * kOfParts + X::part_of(i, pair);
+        }
         if constexpr (kOfParts == 4) return (pair / 2 * 4 + i / 2) * 4 + pair % 2 * 2 + i % 2;
         return pair * kGroups + i;
     }

@@ -160,13 +160,12 @@ struct XColumns {
         return {};
     }
     __device__ void split(Raw, bool, uint32_t) {}
+    // The operands of tile i.
+    __device__ void of_tile(int i, uint32_t, uint32_t, uint32_t (&to)[8]) const {
+#pragma unroll
+        for (int j = 0; j < 8; ++j) to[j] = b[i % kOfTile][j];
+    }
 };
-
-// Whether weights are two halves each (f32.cuh).
-template <class Decode, class = void>
-constexpr bool two_terms = false;
-template <class Decode>
-constexpr bool two_terms<Decode, std::void_t<decltype(&Decode::decode_two)>> = true;
 
 }  // namespace
 }  // namespace qk::cuda

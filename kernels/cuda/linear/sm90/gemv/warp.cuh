@@ -37,8 +37,8 @@ struct GemvWarp : GemvSlot<T, Decode, kind, kGroupTiles, Rows> {
     using Slot::find_group, Slot::issue_codes, Slot::issue_scales, Slot::issue_seconds,
         Slot::scales_at, Slot::seconds;
     using Slot::kBarriers, Slot::kBias, Slot::kCodes, Slot::kGroups, Slot::kOfParts,
-        Slot::kScaleBias, Slot::kScalesTogether, Slot::kSecond, Slot::kSums, Slot::kTablesKnown,
-        Slot::kXKnown;
+        Slot::kHalvesOfX, Slot::kScaleBias, Slot::kScalesTogether, Slot::kSecond, Slot::kSums,
+        Slot::kTablesKnown, Slot::kXKnown;
     using typename Slot::Map, typename Slot::Operand, typename Slot::X;
 
     // What a lane knows of the unit in the slot.
@@ -73,6 +73,12 @@ struct GemvWarp : GemvSlot<T, Decode, kind, kGroupTiles, Rows> {
     // Tile i's zeros, from the lane that has them.
     __device__ Zeros zero_of(const Lane &v, int i) const {
         if constexpr (Decode::kLut4) return {};
+        if constexpr (kHalvesOfX && kOfParts > 1) {
+            const uint32_t part = X::part_of(uint32_t(i), pair / (4 / kOfParts));
+            const uint32_t owner = (lane & 28) + (kOfParts == 2 ? uint32_t(i) / 4 * 2 : 0) + part;
+            const uint32_t bytes = from_lane(v.zero[i / 4 % int(kOfParts / 2)].low, owner);
+            return Decode::zeros(bytes >> i % 4 * 8 & 255);
+        }
         const uint32_t from = (lane & 28) + uint32_t(i) / 2;
         if constexpr (kOfParts == 2) {
             const uint32_t bytes = from_lane(v.zero[0].low, from);
@@ -130,7 +136,20 @@ struct GemvWarp : GemvSlot<T, Decode, kind, kGroupTiles, Rows> {
         }
     }
 
+    // f32 x: halves of x to a sum.
+    __device__ void fold_halves(int i, const float (&d)[4], const Lane &v, Sums *sums) const {
+        if (kOfParts == 2 ? pair / 2 != uint32_t(i) / 4
+                          : kOfParts == 1 && pair != uint32_t(i) / 2) {
+            return;
+        }
+        const float unit = v.x.unit[X::set_of(i)];
+        const int group = kOfParts == 2 ? i % 4 : i % int(kGroups);
+        sums->add(__fmul_rn(__fmaf_rn(d[1], 0x1p-12f, d[0]), unit),
+                  __fmul_rn(__fmaf_rn(d[3], 0x1p-12f, d[2]), unit), v.scale[group]);
+    }
+
     __device__ void fold(int i, const float (&d)[4], const Lane &v, Sums *sums) const {
+        if constexpr (kHalvesOfX) return fold_halves(i, d, v, sums);
         if (kOfParts == 4 ? pair / 2 != uint32_t(i) / 4 : pair != uint32_t(i) / 2) return;
         if constexpr (kOfParts == 4) {
 #pragma unroll
@@ -142,10 +161,6 @@ struct GemvWarp : GemvSlot<T, Decode, kind, kGroupTiles, Rows> {
             for (int half = 0; half < 2; ++half) {
                 sums->add(d[half], d[2 + half], v.scale[i % 2 * 2 + half]);
             }
-        } else if constexpr (X::kOfTile == 2) {
-            const float unit = v.x.unit[i % 2];
-            sums->add(__fmul_rn(__fmaf_rn(d[1], 0x1p-12f, d[0]), unit),
-                      __fmul_rn(__fmaf_rn(d[3], 0x1p-12f, d[2]), unit), v.scale[i % int(kGroups)]);
         } else {
             sums->add(d[i % 2], d[2 + i % 2], v.scale[i % int(kGroups)]);
         }
@@ -154,7 +169,8 @@ struct GemvWarp : GemvSlot<T, Decode, kind, kGroupTiles, Rows> {
     __device__ void add_tile(int i, const uint4 &codes, const Zeros &zero, const Lane &v,
                              Sums *sums) const {
         const uint32_t words[4] = {codes.x, codes.y, codes.z, codes.w};
-        const auto &b = v.x.b[i % X::kOfTile];
+        uint32_t b[8];
+        v.x.of_tile(i, row, pair, b);
         if constexpr (two_terms<Decode>) {
             float d[2][4] = {};
 #pragma unroll
