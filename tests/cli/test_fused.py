@@ -165,8 +165,8 @@ class Fused(FusedCase):
                 [EXPERTS, "dense", "bf16", f"3 x ({shapes})", "-", "-", "110.6 kB",
                  f"yes{', transposed' if turn else ''}; not quantized: down_proj, gate_up_proj"],
                 ["model.layers.1.mlp.experts", "-", "-", "2 x (down_proj -)", "-", "-",
-                 "128 B", "no: down_proj: without gate_up_proj, which may be in another file of the "
-                 "model, nothing says whether experts are transposed"],
+                 "128 B", "no: down_proj: without gate_up_proj, which may be in another file of "
+                 "the model, nothing says whether experts are transposed"],
                 cells[2]])
             self.assertIn("3 tensors of fused experts, 110.7 kB; ", cells[2][0])
 

@@ -5,8 +5,8 @@
 #pragma once
 #include "base/checked.hpp"
 #include "cpu/access.hpp"
+#include "cpu/linear/rows_facts.hpp"
 #include "cpu/linear/rows_of_w.hpp"
-#include "cpu/linear/select.hpp"
 
 namespace qk::cpu {
 namespace {

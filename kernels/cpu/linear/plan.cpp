@@ -2,7 +2,7 @@
 #include <stdio.h>
 
 #include "cpu/linear/row_of_x.hpp"
-#include "cpu/linear/select.hpp"
+#include "cpu/linear/rows_facts.hpp"
 
 namespace qk::cpu {
 namespace {

@@ -274,17 +274,6 @@ static constexpr const LinearRow &select_linear(Conditions facts, uint32_t sets,
     return select_from(modes == 0 ? kExactRows : kLinearTable, facts, sets, modes);
 }
 
-// A condition that holds of up to `last` rows of x, or past them.
-struct RowsFact {
-    Conditions condition;
-    int64_t last;
-    bool past;
-};
-struct RowsFacts {
-    RowsFact of[12];
-};
-// All that the rows of x decide.
-RowsFacts rows_facts(const Weight &w);
 // Conditions that hold of a product.
 Conditions linear_facts(const LinearArgs &args);
 // The context's sets and the generic one; without tiles that a mode may use and the system keeps.
