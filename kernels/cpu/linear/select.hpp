@@ -274,7 +274,6 @@ static constexpr const LinearRow &select_linear(Conditions facts, uint32_t sets,
     return select_from(modes == 0 ? kExactRows : kLinearTable, facts, sets, modes);
 }
 
-// Conditions that hold of a product.
 Conditions linear_facts(const LinearArgs &args);
 // The context's sets and the generic one; without tiles that a mode may use and the system keeps.
 uint32_t usable_sets(const Device &device, uint32_t modes, Conditions facts);
