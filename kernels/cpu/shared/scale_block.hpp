@@ -114,13 +114,37 @@ class ScalesOfRows {
             for (int64_t at = step; at < last; at += 4) memcpy(to + at, &four, 16);
         }
     }
-    // The same as [step][row], in whole runs of 4 steps.
+    // The same as [step][row]: groups of 8 rows side by side, of which a step has those that it
+    // starts in.
     template <class Read>
-    QK_NOINLINE void load_steps(int64_t row, int64_t first, int64_t count, const Read &read,
-                                float (*to)[8]) {
-        float of_row[8][kMostSteps + 8];
-        load_steps(row, first, count, read, kMostSteps + 8, of_row[0]);
-        transpose(of_row, count, to);
+    void load_steps(int64_t row, int64_t first, int64_t count, const Read &read, float (*to)[8]) {
+        const int64_t steps = w_.geometry.group_size / 16;  // of a group
+        for (int64_t at = 0; at < count; at += kMost * steps) {
+            load_some_steps(row, first + at, min64(kMost * steps, count - at), read, to + at);
+        }
+    }
+    template <class Read>
+    QK_NOINLINE void load_some_steps(int64_t row, int64_t first, int64_t count, const Read &read,
+                                     float (*to)[8]) {
+        typedef int32_t Eight __attribute__((vector_size(32)));
+        const Geometry &s = w_.geometry;
+        const int64_t groups = (count - 1) / (s.group_size / 16) + 2;
+        alignas(32) float scale[kMost + 4][8];
+        alignas(32) int32_t of_first[8];
+        load_straddling(row, first * 16, groups, read, scale, of_first);
+        for (int64_t i = 0; i < 8; ++i) {
+            row_scales_.fetch(group_of_code_((row + i) * s.k + first * 16) + groups, groups);
+        }
+        Eight ends, now, next;
+        memcpy(&ends, of_first, sizeof(ends));
+        for (int64_t step = 0, g = 0; step < count; ++g) {
+            memcpy(&now, scale[g], sizeof(now));
+            memcpy(&next, scale[g + 1], sizeof(next));
+            for (int32_t at = 0; at < s.group_size && step < count; at += 16, ++step) {
+                const Eight past = ends <= at, bits = (next & past) | (now & ~past);
+                memcpy(to[step], &bits, sizeof(bits));
+            }
+        }
     }
     // Groups that straddle rows.
     void read(int64_t group, int64_t count, float *to) {
