@@ -51,11 +51,14 @@ struct Meeting {
     const StripRoom<Map> &room;
     uint32_t rank;  // of the block in its cluster
     uint32_t turn = 0, owner = 0, first_box = 0, place = 0;
+    int32_t left = 0;  // rows of x from the thread's first on
 
     __device__ void settle() {
         const uint32_t cut = uint32_t(p.plan.cut), warp = threadIdx.x / 32;
         owner = warp % cut, first_box = warp / cut * cut;
         place = StripWarp<S>::place_of_sum(column(), row());
+        // By a shuffle m is read here, where nothing waits for it, and not at the end.
+        left = __shfl_sync(~0u, int32_t(p.m), 0) - row();
         keep(owner), keep(first_box), keep(place);
     }
     static __device__ int32_t column() { return int32_t(threadIdx.x) % int32_t(kStripColumns); }
@@ -130,22 +133,27 @@ struct Meeting {
         }
     }
 
-    // Of a strip, once all warps have put their sums.
-    __device__ void end(int64_t strip) {
+    // Of a strip, once all warps have put their sums. `more`: others follow.
+    __device__ void end(int64_t strip, bool more) {
         __syncthreads();
         const int64_t to = strip * kStripColumns + column();
-        const bool there = row() < p.m && to < p.w.geometry.k;
+        const bool there = left > 0 && to < p.w.geometry.k;
         Sums y = {};
         if (there) add_warps(y);
-        if (p.plan.cut > 1) send(y);
-        shared_writes_before_copies();
-        __syncthreads();
+        if (p.plan.cut > 1) {
+            if (turn == 0) cluster_wait();  // all blocks are there, to be written to
+            send(y);
+        }
+        if (more) {
+            shared_writes_before_copies();
+            __syncthreads();
+        }
         if (p.plan.cut > 1 && owns()) receive(y);
         ++turn;
         if (!there || !owns()) return;
 #pragma unroll
         for (uint32_t i = 0; i < kX; ++i) {
-            if (row() + int32_t(i) < p.m) store_moved(p, row() + int32_t(i), to, y[i]);
+            if (int32_t(i) < left) store_moved(p, row() + int32_t(i), to, y[i]);
         }
     }
 };
@@ -163,7 +171,6 @@ __global__ void __launch_bounds__(kThreads, 1)
     // By a broadcast the compiler knows that a warp stays together.
     const int warp = int(__shfl_sync(~0u, threadIdx.x / 32, 0));
     Work work(p, room, warp, cluster, rank);
-    if (p.plan.cut > 1) cluster_arrive_relaxed();
     wait_for_previous_kernel();
     // Asked for ahead of the copies, behind which they would wait for all. Single bytes, which
     // would have to be put together here, would delay the copies.
@@ -175,13 +182,14 @@ __global__ void __launch_bounds__(kThreads, 1)
         work.scale_bias = global_load_float(p.w.bias);
     }
     work.issue(0);
+    work.prepare_barriers();
+    if (p.plan.cut > 1) cluster_arrive_relaxed();
     work.settle();
     Meeting<S> meeting = {p, room, rank};
     meeting.settle();
     if constexpr (!S::kZeros) S::Code::prepare(p.w, room.table);
     if (kCoded && threadIdx.x < 256) work.store_scale(code, one);
-    __syncthreads();
-    if (p.plan.cut > 1) cluster_wait();  // all blocks are there, to be written to
+    if constexpr (!S::kZeros || kCoded) __syncthreads();
     uint32_t stage = 0, to = Map::kStage, parity = 0;
     const int32_t n = int32_t(p.w.geometry.n);
 #pragma unroll 1
@@ -202,7 +210,7 @@ __global__ void __launch_bounds__(kThreads, 1)
             if (stage == 0) parity ^= 1;
         }
         work.put(sum, to);
-        meeting.end(strip);
+        meeting.end(strip, strip + p.plan.clusters < p.plan.strips);
     }
 #endif
 }
@@ -262,6 +270,7 @@ Status run(const LinearArgs &args, const Launch &launch) {
     StripProblem p = {};
     const TransposedView view = transposed_view(args);
     static_cast<LinearView &>(p) = view;
+    p.groups = int32_t(s.groups_per_row), p.zero = p.w.zero;
     p.row_tiles = view.row_tiles, p.group_shift = view.group_shift;
     p.second_shift = view.second_shift;
     p.plan = plan_strips(s.n, s.k, launch.device.multiprocessors, kClusters);

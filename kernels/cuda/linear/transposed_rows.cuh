@@ -13,10 +13,12 @@ struct StripProblem : LinearView {
     // Boxes of a stack: its tiles, all of x that meets them, and the scales of its groups.
     CUtensorMap code_map, x_map, scale_map;
     // What the first copies are told, in one line of constants, for lines come one by one. As in a
-    // TransposedView, and the bytes of the three boxes.
+    // TransposedView and a WeightView, and the bytes of the three boxes.
     int32_t row_tiles, group_shift, second_shift;
     uint32_t box_bytes;
     StripPlan plan;
+    int32_t groups;  // of a row
+    const uint8_t *zero;
 };
 
 // An instance. kParts: groups of a tile; kX: 8 rows of x each.
@@ -132,11 +134,20 @@ struct StripWarp {
         strip = int32_t(cluster);
         if constexpr (kZeros) {
 #pragma unroll
-            for (uint32_t &zero : zero_next) zero = p.w.zero == nullptr ? 0x8888 : 0;  // 8
+            for (uint32_t &zero : zero_next) zero = p.zero == nullptr ? 0x8888 : 0;  // 8
         }
         if (own > 0) find();
+        if (lane == 0) barrier_init(full, 1);
+        barrier_init_fence();
+        __syncwarp();
+    }
+
+    // The warp's other barriers, for which the first copies need not wait.
+    __device__ void prepare_barriers() const {
         constexpr uint32_t kApart = Map::kPosted - Map::kFull;
-        if (lane < 4) barrier_init(full + lane / 2 * Map::kStage + lane % 2 * kApart, 1);
+        if (lane > 0 && lane < 4) {
+            barrier_init(full + lane / 2 * Map::kStage + lane % 2 * kApart, 1);
+        }
         barrier_init_fence();
         __syncwarp();
     }
@@ -187,12 +198,12 @@ struct StripWarp {
         group = uint32_t(strip * int32_t(kStripColumns)) >> p.group_shift;
     }
     __device__ void find_rest() {
-        const uint32_t groups = uint32_t(p.w.geometry.groups_per_row);
+        const uint32_t groups = uint32_t(p.groups);
         if constexpr (kZeros) {
             const uint32_t quad = uint32_t(lane) % Map::kQuads, of = group + quad / 4 % kParts;
-            const bool some = p.w.zero != nullptr && of < groups;
+            const bool some = p.zero != nullptr && of < groups;
             zero_tile = some ? int32_t(quad / (4 * kParts)) : INT32_MAX / 2;
-            zeros = p.w.zero + (uint64_t(uint32_t(row + zero_tile)) * groups + of) * 8;
+            zeros = p.zero + (uint64_t(uint32_t(row + zero_tile)) * groups + of) * 8;
             zeros += quad % 4 * 2;
         }
         if constexpr (kNested) number = uint32_t(row * 16 + row_of_scale()) * groups + group;
@@ -206,7 +217,7 @@ struct StripWarp {
             if constexpr (kNested || kZeros) {
                 if (more == own) find_rest();
                 copy_rest(room.stages + to);
-                const int64_t groups = p.w.geometry.groups_per_row;
+                const int64_t groups = p.groups;
                 if constexpr (kZeros) zeros += groups * 8 * kDown;
                 if constexpr (kNested) number += uint32_t(16 * kDown * groups);
             }
@@ -242,7 +253,7 @@ struct StripWarp {
 #pragma unroll
             for (uint32_t i = 0; i < kQuadsEach; ++i) {
                 if (row + zero_tile + int32_t(i) * 2 < p.row_tiles) {
-                    zero_next[i] = global_load_2(zeros + i * 16 * p.w.geometry.groups_per_row);
+                    zero_next[i] = global_load_2(zeros + i * 16 * int64_t{p.groups});
                 }
             }
         }
