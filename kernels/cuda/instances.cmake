@@ -32,7 +32,7 @@ qk_cuda_instances(gemv Gemv ${sm90}/gemv/launch.cuh CODES U4 Lut4 X F16 BF16 F32
 qk_cuda_instances(gemv_experts GemvExperts ${sm90}/gemv/experts.cuh CODES U4 Lut4 X F16 BF16)
 qk_cuda_instances(gemv_siblings GemvSiblings ${sm90}/gemv/siblings.cuh CODES U4 Lut4 X F16 BF16)
 qk_cuda_instances(gemv_rows GemvRows ${sm90}/gemv/rows.cuh CODES U4 Lut4 X F16 BF16)
-qk_cuda_instances(few_rows FewRows ${sm90}/few_rows/kernel.cuh CODES U4 Lut4 X F16 BF16)
+qk_cuda_instances(few_rows FewRows ${sm90}/few_rows/kernel.cuh CODES U4 Lut4 X F16 BF16 F32)
 qk_cuda_instances(cluster_rows ClusterRows ${sm90}/cluster_rows/kernel.cuh CODES U4 Lut4 X F16 BF16)
 qk_cuda_instances(some_rows SomeRows ${sm90}/some_rows/kernel.cuh CODES U4 Lut4 X F16 BF16 F32)
 qk_cuda_instances(rows_24 Rows24 ${sm90}/some_rows/kernel.cuh CODES U4 Lut4 X F16 BF16)

@@ -88,6 +88,87 @@ TEST(CudaLinear, RowsAreWithinTheirBound) {
                         {QK_FORMAT_F16, QK_FORMAT_F16, QK_FORMAT_BF16}, rng);
 }
 
+// f32 x as halves: by 8 rows, one batch and more.
+TEST(CudaLinear, RowsOfF32AreWithinTheirBound) {
+    QK_NEEDS_DEVICE();
+    Rng rng(14);
+    check_packed_kernel(
+        qk::cuda::kLinearSm90FewRows,
+        {{1, 256}, {17, 768}, {130, 1280}, {16 * 132 + 21, 512}, {33, 4096}, {100, 8448}},
+        {2, 8, 9, 16, 17, 3, 5}, {64, 128}, {QK_FORMAT_F32}, rng);
+}
+
+// f32 x whose magnitudes span more than one round holds, in some rows of x and some columns.
+TEST(CudaLinear, RowsOfF32KeepSmallValuesBesideLargeOnes) {
+    QK_NEEDS_DEVICE();
+    Rng rng(15);
+    for (const qk_format format : {QK_FORMAT_U4_AFFINE, QK_FORMAT_NF4, QK_FORMAT_FP4_BNB}) {
+        for (const int spread : {20, 60, 240}) {
+            const int64_t k = 2304, m = 10;
+            const auto desc = weight_desc(format, QK_FORMAT_F32, QK_LAYOUT_ROW, 64, 37, k);
+            Problem p = make_problem(desc, QK_FORMAT_F32, m, rng);
+            const int zero_code = format == QK_FORMAT_NF4         ? 7
+                                  : format == QK_FORMAT_U4_AFFINE ? 5
+                                                                  : 0;
+            for (uint8_t &byte : p.w.planes[QK_PLANE_ZERO]) byte = 0x55;
+            for (int64_t c = 0; c < k; ++c) {
+                const bool large = c % 2 == 0;
+                for (int64_t i = 0; i < m; i += 3) {
+                    const int exponent =
+                        int(rng() % uint64_t(spread / 2)) - (large ? 0 : spread / 2);
+                    const float x =
+                        std::ldexp(float_at(QK_FORMAT_F32, p.x, i * k + c), exponent - spread / 24);
+                    memcpy(p.x.data() + (i * k + c) * 4, &x, 4);
+                }
+                for (int64_t r = 0; large && r < p.n(); ++r) {  // large x meets weights of 0
+                    uint8_t &byte = p.w.planes[QK_PLANE_DATA][size_t((r * k + c) / 2)];
+                    if (r % 4 != 3) byte = uint8_t((byte & 0xf0) | zero_code);
+                }
+            }
+            std::fill(p.bias.begin(), p.bias.end(), uint8_t{0});
+            SCOPED_TRACE(describe(p) + " spread " + std::to_string(spread));
+            const DeviceWeight w = packed_weight(p.w);
+            const auto y = run_on_device(qk::cuda::kLinearSm90FewRows, p, w, 0, m);
+            expect_within_bound(p, y, 1 + spread / 28);
+            ASSERT_NO_FATAL_FAILURE(expect_batch_of(y, qk::cuda::kLinearSm90FewRows, p, w, 1, 4));
+        }
+    }
+}
+
+// Infinite and undefined values of f32 x stay in their row.
+TEST(CudaLinear, RowsOfF32KeepSpecialValues) {
+    QK_NEEDS_DEVICE();
+    Rng rng(16);
+    for (const float special : {INFINITY, -INFINITY, NAN, 1e34f, 1e-45f}) {
+        Problem p =
+            make_problem(weight_desc(QK_FORMAT_NF4, QK_FORMAT_F16, QK_LAYOUT_ROW, 64, 37, 512),
+                         QK_FORMAT_F32, 9, rng);
+        for (uint8_t &byte : p.w.planes[QK_PLANE_DATA]) byte |= 0x88;  // positive
+        const uint16_t one = 0x3c00;
+        for (size_t i = 0; i < p.w.planes[QK_PLANE_SCALE].size(); i += 2) {
+            memcpy(&p.w.planes[QK_PLANE_SCALE][i], &one, 2);
+        }
+        const DeviceWeight w = packed_weight(p.w);
+        const auto before = run_on_device(qk::cuda::kLinearSm90FewRows, p, w, 0, p.m);
+        memcpy(p.x.data() + (2 * p.k() + 100) * 4, &special, 4);
+        SCOPED_TRACE(special);
+        const auto y = run_on_device(qk::cuda::kLinearSm90FewRows, p, w, 0, p.m);
+        for (int64_t i = 0; i < p.m; ++i) {
+            if (i == 2) continue;
+            const size_t at = size_t(i * p.n()) * 4, bytes = size_t(p.n()) * 4;
+            EXPECT_EQ(memcmp(y.data() + at, before.data() + at, bytes), 0) << "row " << i;
+        }
+        if (std::isfinite(special)) {
+            expect_within_bound(p, y, 2);
+            continue;
+        }
+        for (int64_t c = 0; c < p.n(); ++c) {
+            const float actual = float_at(QK_FORMAT_F32, y, 2 * p.n() + c);
+            EXPECT_TRUE(std::isnan(special) ? std::isnan(actual) : actual == special) << actual;
+        }
+    }
+}
+
 // A row of y does not depend on its batch: 8 rows of x and 16 have kernels of their own, more take
 // passes.
 TEST(CudaLinear, RowsKnowNoBatch) {
@@ -99,6 +180,9 @@ TEST(CudaLinear, RowsKnowNoBatch) {
         Problem p = make_problem(weight_desc(format, QK_FORMAT_F16, QK_LAYOUT_ROW, 64, n, 2304),
                                  QK_FORMAT_F16, 35, rng);
         const DeviceWeight w = packed_weight(p.w);
+        ASSERT_NO_FATAL_FAILURE(expect_rows_know_no_batch(qk::cuda::kLinearSm90FewRows, p, w));
+        p.type = QK_FORMAT_F32;
+        p.x = random_floats(QK_FORMAT_F32, p.m * p.k(), rng);
         ASSERT_NO_FATAL_FAILURE(expect_rows_know_no_batch(qk::cuda::kLinearSm90FewRows, p, w));
     }
 }

@@ -161,7 +161,8 @@ inline void check_packed_kernel(const qk::Kernel<qk::LinearArgs> &kernel,
                     SCOPED_TRACE(describe(p));
                     const DeviceWeight w = packed_weight(p.w);
                     const auto y = run_on_device(kernel, p, w, 0, m);
-                    const bool halves = &kernel == &qk::cuda::kLinearSm90Gemv;
+                    const bool halves = &kernel == &qk::cuda::kLinearSm90Gemv ||
+                                        &kernel == &qk::cuda::kLinearSm90FewRows;
                     const bool many = &kernel == &qk::cuda::kLinearSm90Rows24 && group != 64;
                     expect_within_bound(p, y, p.type == QK_FORMAT_F32 && !halves ? 6 : 1,
                                         many ? 2 : 1);

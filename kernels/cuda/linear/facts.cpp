@@ -193,6 +193,7 @@ Facts facts_of(const LinearArgs &args, const Device &device) {
     add_experts(args, &f, &met);
     met.add(Condition::kXIs16Bits, !f.f32);
     met.add(Condition::kXIs16BitsForLut4, !f.f32 || !f.lut4());
+    met.add(Condition::kXIs32Bits, f.f32);
     met.add(Condition::kWhole, f.n == f.all_n);
     met.add(Condition::kLibrary, !device.lacks_library);
     met.add(Condition::kSm90a, kBuiltForSm90a);

@@ -50,6 +50,7 @@ constexpr uint32_t kAnyExtra = (kTransposed << 1) - 1;  // of one weight
 enum class Condition : uint8_t {
     kXIs16Bits,
     kXIs16BitsForLut4,
+    kXIs32Bits,
     kXAligned16,
     kYAligned,  // to its values
     kYAligned16,

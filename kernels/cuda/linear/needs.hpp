@@ -154,17 +154,19 @@ constexpr Needs kSm90ExpertGemmNeeds = {
     .shared = needs_bytes::fixed<200 * 1024>,
     .workspace = needs_bytes::expert_gemm};
 
-constexpr Needs kSm90FewRowsNeeds = {
-    .weights = kPacked4,
-    .conditions = kTiles | needs(C::kXIs16Bits, C::kYAligned, C::kNestedAligned16, C::kK256,
-                                 C::kGroups16To128, C::kWhole),
-    .first = 2,
-    .most = kGrid * 8,
-    .k_below = int64_t{1} << 24,
-    .n_below = int64_t{1} << 34,
-    .least_capability = 90,
-    .shared = needs_bytes::few_rows};
-
+constexpr Needs few_rows_needs(Condition type_of_x, int64_t rows) {
+    return {.weights = kPacked4,
+            .conditions = kTiles | needs(type_of_x, C::kYAligned, C::kNestedAligned16, C::kK256,
+                                         C::kGroups16To128, C::kWhole),
+            .first = 2,
+            .most = kGrid * rows,
+            .k_below = int64_t{1} << 24,
+            .n_below = int64_t{1} << 34,
+            .least_capability = 90,
+            .shared = needs_bytes::few_rows};
+}
+constexpr Needs kSm90FewRowsNeeds = few_rows_needs(C::kXIs16Bits, 8);
+constexpr Needs kSm90FewRowsF32Needs = few_rows_needs(C::kXIs32Bits, 2);
 constexpr Needs kSm90ClusterRowsNeeds = {.weights = kPacked4,
                                          .conditions = kSm90FewRowsNeeds.conditions,
                                          .most = kClusterRowsMost,
@@ -319,13 +321,11 @@ constexpr Needs kLanesNeeds = {
     .conditions = kScaleWords | needs(C::kScaleCodeAligned4, C::kFlatBy8, C::kGroupsOf8),
     .most = kGrid,
     .n_below = int64_t{1} << 34};
-
 constexpr Needs kLanesLoweredNeeds = {
     .weights = kRowLowered,
     .conditions = kLanesNeeds.conditions | needs(C::kZerosAligned4),
     .most = kGrid,
     .n_below = int64_t{1} << 34};
-
 constexpr Needs kRecordsNeeds = {.weights = kRecords,
                                  .conditions = needs(C::kXAligned16, C::kCodesAligned16),
                                  .most = kGrid * 4,

@@ -46,7 +46,7 @@ int64_t reach(const Facts &f, const Device &d, int64_t workspace, int32_t row, i
                 stop(step > 0 ? last + 1 : last);
             }
         }
-        for (const int64_t crossover : {4, 8, 32, 48, 64, 512}) {  // of namespace wanted
+        for (const int64_t crossover : {2, 4, 8, 32, 48, 64, 512}) {  // of namespace wanted
             stop(step > 0 ? crossover : crossover + 1);
             stop(step > 0 ? crossover + 1 : crossover);
         }
@@ -73,6 +73,7 @@ struct Sentence {
 constexpr Sentence kSentences[] = {
     {C::kXIs16Bits, "x is F32, not F16 or BF16"},
     {C::kXIs16BitsForLut4, "x is F32, not F16 or BF16"},
+    {C::kXIs32Bits, "x is not F32"},
     {C::kXAligned16, "x is not 16-byte aligned"},
     {C::kYAligned, "y is not aligned to its values"},
     {C::kYAligned16, "y is not 16-byte aligned"},

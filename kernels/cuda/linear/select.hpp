@@ -41,6 +41,10 @@ constexpr bool passes(const Facts &f, const Device &) {
     if (f.f32) return f.m <= (f.lut4() && f.n * f.k < int64_t{1} << 25 ? 48 : 64);
     return f.meets(C::kGroupsOf64) || f.m <= 32;
 }
+// Passes of 8 rows of f32 x, as halves; in small groups one pass, of 4 or 2.
+constexpr bool few_f32(const Facts &f, const Device &) {
+    return f.f32 && f.m <= (f.meets(C::kGroupsOf64) ? 64 : f.group_size / 8);
+}
 // Large weights outweigh a longer start and end; of long rows, few_rows reads x as often as w;
 // second scales make decoding longer, and look-ups do beside 9 rows of x and more. MXFP4 and NVFP4
 // are as f32 scales of larger groups are; U4 in groups of 16 and 32 is faster there at any size.
@@ -126,6 +130,7 @@ constexpr Row kLinearTable[] = {
     {K::kDense, kDenseNeeds, 129, kAnyM, wanted::look_ups, Batch::kAlone},
     {K::kSm80Gemm, kSm80GemmNeeds, 17, kAnyM, nullptr, Batch::kBlocks},
     {K::kSm80Gemm, kSm80GemmUnsplitNeeds, 65, kAnyM, nullptr, Batch::kBlocks},
+    {K::kSm90FewRows, kSm90FewRowsF32Needs, 2, kAnyM, wanted::few_f32, Batch::kAny},
     {K::kSm90ClusterRows, kSm90ClusterRowsNeeds, 9, 16, wanted::clusters, Batch::kAny},
     {K::kSm90SomeRows, kSm90SomeRowsNeeds, 2, kAnyM, wanted::large, Batch::kAny},
     {K::kSm90FewRows, kSm90FewRowsNeeds, 2, kAnyM, nullptr, Batch::kAny},

@@ -133,7 +133,7 @@ __device__ bool split_x(uint32_t (&x)[2][8], bool again, uint32_t lane, uint32_t
 // and one of second halves by one load of 8 bytes. Half a warp at a time is served, so 16 copies
 // of the table, as large as 32 of half of it.
 struct SplitLut4 : RingLut4<F16> {
-    static __device__ void prepare(const float (&entries)[16], uint32_t threads) {
+    static __device__ void prepare(const float (&entries)[16], uint32_t threads, uint32_t = 0) {
         const float entry = entries[threadIdx.x & 15];
         uint16_t first = __half_as_ushort(__float2half_rz(entry));
         if (entry != 0 && __half2float(__ushort_as_half(first)) == entry) --first;
@@ -149,7 +149,7 @@ struct SplitLut4 : RingLut4<F16> {
             shared_store_16(to, {firsts, seconds, firsts, seconds});
         }
     }
-    static __device__ uint32_t lanes() { return threadIdx.x % 16 * 0x08080808u; }
+    static __device__ uint32_t lanes(uint32_t = 0) { return threadIdx.x % 16 * 0x08080808u; }
     // Of a sum by {first w, first x}, {first w, second x}, {second w, first x}, {second, second}:
     // what second halves add to the first number.
     static __device__ float rest(const float (&d)[4]) {

@@ -16,15 +16,16 @@ constexpr int32_t kFewRowsStep = 2;
 struct ChunksProblem : TilesProblem {
     // Groups of 16 and 32 columns: bytes of a chunk, log2 of a group's sixteens of columns.
     uint32_t chunk_scales, chunk_zeros, part_shift;
+    float entry_unit = 1;  // f32 x: of the entries
 };
 
 // A stage: chunks, their scales, their zeros. kGroupTiles: tiles of 64 columns a group, 0 where a
-// tile has several.
+// tile has several; with f32 x 0 where it has two, -2 where it has four.
 template <class Decode, ScaleKind kind, int kGroupTiles>
 struct ChunksStage {
     static constexpr int kTiles = kFewRowsTiles;
     static constexpr uint32_t kChunkBytes = kTiles * 512;
-    static constexpr bool kSmallGroups = kGroupTiles == 0;
+    static constexpr bool kSmallGroups = kGroupTiles <= 0;
     static constexpr uint32_t kGroups =
         kSmallGroups ? kTiles * 4 : kTiles / kGroupTiles;  // of a chunk, at most
     static constexpr uint32_t kGroupScales = 8 * kPairBytes<kind>;
@@ -86,59 +87,36 @@ Status with_chunk_scales(const LinearArgs &args, const Launch &launch, const Run
 // Row `row` of w times row `x_row` of x: its bias added, as y has it.
 template <class T>
 __device__ void store_sum(const ChunksProblem &p, int64_t row, int64_t x_row, float y) {
+    if constexpr (std::is_same_v<T, F32>) y = __fmul_rn(y, p.entry_unit);
     if (p.bias != nullptr) y = __fadd_rn(y, load_float(p.bias_type, p.bias, row));
     const int64_t to = x_row * p.n + row;
-    if constexpr (std::is_same_v<T, F16>) {
+    if constexpr (std::is_same_v<T, F32>) {
+        static_cast<float *>(p.y)[to] = y;
+    } else if constexpr (std::is_same_v<T, F16>) {
         static_cast<__half *>(p.y)[to] = __float2half_rn(y);
     } else {
         static_cast<__nv_bfloat16 *>(p.y)[to] = __float2bfloat16_rn(y);
     }
 }
 
-// kBatches: of 8 rows of x. kFresh: the products of a chunk are its sums, and tiles of one group
-// share theirs; else they are added to others'.
-template <class T, class Decode, ScaleKind kind, int kGroupTiles, int kBatches, class Map,
-          bool kFresh>
-struct WarpsChunk {
+// Where a warp's chunks are in a slot, and their scales.
+template <class T, class Decode, ScaleKind kind, int kGroupTiles, class Map>
+struct ChunkGroups {
     static constexpr int kTiles = Map::kTiles;
-    static constexpr int kParts = kFresh && kGroupTiles != 1 ? 1 : kTiles;  // sums of products
     const ChunksProblem &p;
     Seconds<Map> seconds{0, 0};
     float scale_bias = 0, scale_one = 1;  // scale_one: what E8M0 and E4M3 are multiplied by
     uint32_t lane, warp;
     uint32_t codes, scales, zeros;  // this lane's places in slot 0
     uint32_t lanes;
-    uint32_t x[kBatches][kTiles][8];  // two registers a step of 16 columns
 
     // `ring`: the first slot's address.
-    __device__ WarpsChunk(const ChunksProblem &problem, uint32_t ring) : p(problem) {
+    __device__ ChunkGroups(const ChunksProblem &problem, uint32_t ring) : p(problem) {
         lane = threadIdx.x % 32;
         warp = threadIdx.x / 32;
         codes = ring + warp * Map::kChunkBytes + lane * 16;
         scales = ring + Map::kScaleAt + warp * Map::chunk_scales(p) + lane / 4 * kPairBytes<kind>;
         zeros = ring + Map::kZeroAt + warp * Map::chunk_zeros(p) + lane / 4;
-    }
-
-    // Of rows `first` and up. Lanes without a row of x hold zeros: their columns of the product are
-    // never stored.
-    __device__ void load_x(int32_t first, int32_t chunk) {
-        const auto *const base = static_cast<const uint8_t *>(p.x);
-#pragma unroll
-        for (int b = 0; b < kBatches; ++b) {
-            const int32_t row = first + b * 8 + int32_t(lane / 4);
-            const int64_t at = int64_t(row) * p.k + chunk * (kTiles * 64) + int32_t(lane % 4 * 16);
-            const auto *const from = reinterpret_cast<const uint4 *>(base + at * 2);
-#pragma unroll
-            for (int i = 0; i < kTiles * 2; ++i) {
-                uint4 q = {0, 0, 0, 0};
-                if (row < p.m) q = from[i / 2 * 8 + i % 2];
-                uint32_t *const quad = &x[b][i / 2][i % 2 * 4];
-                quad[0] = q.x;
-                quad[1] = q.y;
-                quad[2] = q.z;
-                quad[3] = q.w;
-            }
-        }
     }
 
     // Nested scales: of the four lanes with rows r and r + 8 two have those of r, two those of
@@ -158,6 +136,25 @@ struct WarpsChunk {
             return {__shfl_sync(~0u, own, int(group), 4), __shfl_sync(~0u, own, int(group + 2), 4)};
         } else {
             return scale_pair<kind>(from + group * Map::kGroupScales);
+        }
+    }
+
+    // Groups of one tile or two: the chunk's codes, scales and zeros, by tiles.
+    __device__ void load_groups(uint32_t offset, int32_t row_tile, int32_t chunk,
+                                uint4 (&q)[kTiles], float2 (&scale)[kTiles],
+                                Zeros (&zero)[kTiles]) const {
+        const float own = own_scale(scales + offset, row_tile, chunk);
+#pragma unroll
+        for (int i = 0; i < kTiles; ++i) {
+            const uint32_t group = uint32_t(i / kGroupTiles);
+            q[i] = shared_load_16(codes + offset + i * 512);
+            scale[i] = scale[0];
+            zero[i] = zero[0];
+            if (i % kGroupTiles != 0) continue;
+            scale[i] = group_scales(scales + offset, group, own);
+            if (!Decode::kLut4) {
+                zero[i] = Decode::zeros(shared_load_1(zeros + offset + group * 8));
+            }
         }
     }
 
@@ -197,6 +194,42 @@ struct WarpsChunk {
             }
         }
     }
+};
+
+// kBatches: of 8 rows of x. kFresh: the products of a chunk are its sums, and tiles of one group
+// share theirs; else they are added to others'.
+template <class T, class Decode, ScaleKind kind, int kGroupTiles, int kBatches, class Map,
+          bool kFresh>
+struct WarpsChunk : ChunkGroups<T, Decode, kind, kGroupTiles, Map> {
+    using Groups = ChunkGroups<T, Decode, kind, kGroupTiles, Map>;
+    using Groups::codes, Groups::kTiles, Groups::lane, Groups::lanes, Groups::p, Groups::scales,
+        Groups::zeros;
+    static constexpr int kParts = kFresh && kGroupTiles != 1 ? 1 : kTiles;  // sums of products
+    uint32_t x[kBatches][kTiles][8];  // two registers a step of 16 columns
+
+    using Groups::Groups;
+
+    // Of rows `first` and up. Lanes without a row of x hold zeros: their columns of the product are
+    // never stored.
+    __device__ void load_x(int32_t first, int32_t chunk) {
+        const auto *const base = static_cast<const uint8_t *>(p.x);
+#pragma unroll
+        for (int b = 0; b < kBatches; ++b) {
+            const int32_t row = first + b * 8 + int32_t(lane / 4);
+            const int64_t at = int64_t(row) * p.k + chunk * (kTiles * 64) + int32_t(lane % 4 * 16);
+            const auto *const from = reinterpret_cast<const uint4 *>(base + at * 2);
+#pragma unroll
+            for (int i = 0; i < kTiles * 2; ++i) {
+                uint4 q = {0, 0, 0, 0};
+                if (row < p.m) q = from[i / 2 * 8 + i % 2];
+                uint32_t *const quad = &x[b][i / 2][i % 2 * 4];
+                quad[0] = q.x;
+                quad[1] = q.y;
+                quad[2] = q.z;
+                quad[3] = q.w;
+            }
+        }
+    }
 
     // Two tiles by turns: a product waits for the one before it on the same sum. `scale`: of small
     // groups.
@@ -223,22 +256,10 @@ struct WarpsChunk {
     // folded with their scale.
     __device__ void multiply_groups(uint32_t offset, int32_t row_tile, int32_t chunk,
                                     float (&sum)[kBatches][4]) const {
-        const float own = own_scale(scales + offset, row_tile, chunk);
         uint4 q[kTiles];
         float2 scale[kTiles];
         Zeros zero[kTiles] = {};
-#pragma unroll
-        for (int i = 0; i < kTiles; ++i) {
-            const uint32_t group = uint32_t(i / kGroupTiles);
-            q[i] = shared_load_16(codes + offset + i * 512);
-            scale[i] = scale[0];
-            zero[i] = zero[0];
-            if (i % kGroupTiles != 0) continue;
-            scale[i] = group_scales(scales + offset, group, own);
-            if (!Decode::kLut4) {
-                zero[i] = Decode::zeros(shared_load_1(zeros + offset + group * 8));
-            }
-        }
+        this->load_groups(offset, row_tile, chunk, q, scale, zero);
         float part[kParts][kBatches][4] = {};
         multiply_tiles(q, zero, {}, part);
 #pragma unroll
@@ -260,10 +281,10 @@ struct WarpsChunk {
         for (int i = 0; i < kTiles; ++i) {
             q[i] = shared_load_16(codes + offset + i * 512);
             if (!Decode::kLut4) {
-                zero[i] = Decode::zeros(shared_load_1(zeros + offset + part_of(i) * 8));
+                zero[i] = Decode::zeros(shared_load_1(zeros + offset + this->part_of(i) * 8));
             }
         }
-        part_scales(offset, row_tile, chunk, scale);
+        this->part_scales(offset, row_tile, chunk, scale);
         float part[kParts][kBatches][4] = {};
         multiply_tiles(q, zero, scale, part);
 #pragma unroll

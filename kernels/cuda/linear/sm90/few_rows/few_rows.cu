@@ -8,7 +8,7 @@ namespace qk::cuda {
 namespace {
 
 Status run(const LinearArgs &args, const Launch &launch) {
-    return instance_for<FewRows>(codes_of(args.w), args.x.format->id)(args, launch);
+    return instance_for_any<FewRows>(codes_of(args.w), args.x.format->id)(args, launch);
 }
 
 // Room for the sums of one stage beside the largest of all maps.

@@ -17,6 +17,7 @@
 // (docs/decisions.md tells why that is safe). 8 weights cost a lane about 9 instructions to decode
 // and a product for every 8 rows of x; the memory of an H200 would wait for 27.
 #pragma once
+#include "cuda/linear/sm90/few_rows/f32.cuh"
 #include "cuda/linear/sm90/few_rows/output.cuh"
 #include "cuda/linear/sm90/few_rows/plan.hpp"
 #include "cuda/runtime.hpp"
@@ -26,8 +27,16 @@ namespace qk::cuda {
 namespace {
 
 template <class T, class Decode, ScaleKind kind, int kGroupTiles, int kBatches>
-using FewRowsChunk = WarpsChunk<T, Decode, kind, kGroupTiles, kBatches,
-                                FewRowsMap<Decode, kind, kGroupTiles, kBatches>, false>;
+struct FewRowsChunkOf {
+    using Map = FewRowsMap<Decode, kind, kGroupTiles, kBatches>;
+    using Type = WarpsChunk<T, Decode, kind, kGroupTiles, kBatches, Map, false>;
+};
+template <class Decode, ScaleKind kind, int kGroupTiles>
+struct FewRowsChunkOf<F32, Decode, kind, kGroupTiles, 1> {
+    using Type = HalvesChunk<Decode, kind, kGroupTiles, FewRowsMap<Decode, kind, kGroupTiles, 1>>;
+};
+template <class T, class Decode, ScaleKind kind, int kGroupTiles, int kBatches>
+using FewRowsChunk = typename FewRowsChunkOf<T, Decode, kind, kGroupTiles, kBatches>::Type;
 
 template <class T, class Decode, ScaleKind kind, int kGroupTiles, int kBatches>
 struct FewRowsConsumer : FewRowsChunk<T, Decode, kind, kGroupTiles, kBatches> {
@@ -35,6 +44,7 @@ struct FewRowsConsumer : FewRowsChunk<T, Decode, kind, kGroupTiles, kBatches> {
     using Map = FewRowsMap<Decode, kind, kGroupTiles, kBatches>;
     using Base::codes, Base::scales, Base::zeros, Base::lanes, Base::lane, Base::warp;
     using Base::seconds, Base::scale_bias, Base::scale_one;
+    static constexpr int kParts = std::is_same_v<T, F32> ? kPartsOfX<kGroupTiles> : 1;
     const FewRowsProblem &p;
     int32_t x_first;
     int32_t down, across;  // the place of this warp's chunk in a stage
@@ -43,7 +53,7 @@ struct FewRowsConsumer : FewRowsChunk<T, Decode, kind, kGroupTiles, kBatches> {
 
     __device__ explicit FewRowsConsumer(const FewRowsProblem &problem)
         : Base(problem, Map::kRing), p(problem) {
-        x_first = int32_t(blockIdx.y * Map::kColumns);
+        x_first = int32_t(blockIdx.y) * (int32_t(Map::kColumns) / kParts);
         down = int32_t(warp) / p.plan.width;
         across = int32_t(warp) - down * p.plan.width;
         lanes = Decode::lanes(0);
@@ -54,8 +64,9 @@ struct FewRowsConsumer : FewRowsChunk<T, Decode, kind, kGroupTiles, kBatches> {
     }
 
     // The sums of a row of tiles, which other passes have left (`more`), with another chunk. `at`:
-    // this lane's place.
-    __device__ void add_chunk(int32_t row_tile, int32_t chunk, uint32_t at, bool more) const {
+    // this lane's place. kRounds: x comes in rounds, of which a chunk needs all.
+    template <bool kRounds>
+    __device__ void add_chunk(int32_t row_tile, int32_t chunk, uint32_t at, bool more) {
         float sum[kBatches][4] = {};
         if (more) {
 #pragma unroll
@@ -63,7 +74,18 @@ struct FewRowsConsumer : FewRowsChunk<T, Decode, kind, kGroupTiles, kBatches> {
                 sum[i / 4][i % 4] = __uint_as_float(shared_load_4(at + kept_at(i)));
             }
         }
-        this->multiply(slot.index * Map::kStage, row_tile, chunk, sum);
+        const uint32_t offset = slot.index * Map::kStage;
+        if constexpr (kRounds) {
+            bool left = false;
+#pragma unroll 1
+            do {
+                this->load_x(x_first, chunk, left);
+                this->multiply(offset, row_tile, chunk, sum);
+                left = this->rest;
+            } while (left);
+        } else {
+            this->multiply(offset, row_tile, chunk, sum);
+        }
 #pragma unroll
         for (int i = 0; i < kBatches * 4; ++i) {
             shared_store_4(at + kept_at(i), __float_as_uint(sum[i / 4][i % 4]));
@@ -73,20 +95,33 @@ struct FewRowsConsumer : FewRowsChunk<T, Decode, kind, kGroupTiles, kBatches> {
         return uint32_t(i / 4 * 8 + i % 2) * kColumnBytes + uint32_t(i % 4 / 2 * 32);
     }
 
+    // A chunk of the rows of tiles [first, last), where it is this warp's.
+    template <bool kRounds>
+    __device__ void add_stages(int32_t first, int32_t last, int32_t chunk, bool mine, bool more) {
+        uint32_t at = kept;
+#pragma unroll 1
+        for (int32_t row = first; row < last; row += p.plan.height) {
+            barrier_wait(Map::full(slot.index), slot.parity);
+            if (mine && row + down < last) add_chunk<kRounds>(row + down, chunk, at, more);
+            barrier_arrive(Map::empty(slot.index));
+            slot.advance();
+            at += Map::kStageSums;
+        }
+    }
+
     // The rows of tiles [first, last) and their chunks from number `done` on.
     __device__ void add_pass(int32_t first, int32_t last, int32_t done, bool new_x) {
         const int32_t chunk = done + across;
         const bool mine = down < p.plan.height && across < min(p.plan.width, p.plan.chunks - done);
         if (mine && new_x) this->load_x(x_first, chunk);
-        uint32_t at = kept;
-#pragma unroll 1
-        for (int32_t row = first; row < last; row += p.plan.height) {
-            barrier_wait(Map::full(slot.index), slot.parity);
-            if (mine && row + down < last) add_chunk(row + down, chunk, at, done > 0);
-            barrier_arrive(Map::empty(slot.index));
-            slot.advance();
-            at += Map::kStageSums;
+        if constexpr (std::is_same_v<T, F32>) {
+            if (__builtin_expect(mine && this->rest, 0)) {
+                add_stages<true>(first, last, chunk, mine, done > 0);
+                this->rest = true;  // of the panels that follow, too
+                return;
+            }
         }
+        add_stages<false>(first, last, chunk, mine, done > 0);
     }
 
     // Before x is known.
@@ -113,7 +148,7 @@ struct FewRowsConsumer : FewRowsChunk<T, Decode, kind, kGroupTiles, kBatches> {
                 add_pass(first, last, done, new_x);
             }
             wait_for_consumers();
-            FewRowsOutput<T, Map>(p).store_panel(first, last);
+            FewRowsOutput<T, Map, kParts>(p).store_panel(first, last);
             if (last < rows.last) wait_for_consumers();  // the sums have been read
         }
     }
@@ -163,11 +198,15 @@ Status launch_few_rows(const LinearArgs &args, const Launch &launch) {
     using Map = FewRowsMap<Decode, kind, kGroupTiles, kBatches>;
     const FewRowsPlan plan = plan_of<Map>(args, launch.device);
     const Geometry &s = args.w.geometry;
-    const FewRowsProblem p = {
+    FewRowsProblem p = {
         chunks_problem(args, Map::kGroupScales), plan,
         uint32_t(second_bytes(plan.rows, s.groups_per_row, args.w.scale.second_group))};
-    Shape3 shape = {dim3(uint32_t(plan.blocks), uint32_t(ceil_div(p.m, int64_t{Map::kColumns}))),
-                    kRingThreads};
+    int64_t rows = Map::kColumns;  // of x, of a block
+    if constexpr (std::is_same_v<T, F32>) rows /= kPartsOfX<kGroupTiles>;
+    if constexpr (std::is_same_v<T, F32> && Decode::kLut4) {
+        with_halves(p.entries, &p.entry_unit, [](auto) { return QK_OK; });
+    }
+    Shape3 shape = {dim3(uint32_t(plan.blocks), uint32_t(ceil_div(p.m, rows))), kRingThreads};
     shape.shared_bytes =
         Map::kSums + uint32_t(plan.panel_stages()) * Map::kStageSums + p.second_bytes;
     shape.overlaps = true;
@@ -183,8 +222,29 @@ using FewRowsDecode =
 
 template <class T, class Decode, ScaleKind kind, int kGroupTiles>
 Status run_batches(const LinearArgs &args, const Launch &launch) {
-    if (args.x.rows <= 8) return launch_few_rows<T, Decode, kind, kGroupTiles, 1>(args, launch);
-    return launch_few_rows<T, Decode, kind, kGroupTiles, 2>(args, launch);
+    if constexpr (std::is_same_v<T, F32>) {
+        if constexpr (kGroupTiles == 0) {
+            if (args.w.geometry.group_size == 16) {
+                return launch_few_rows<T, Decode, kind, -2, 1>(args, launch);
+            }
+        }
+        return launch_few_rows<T, Decode, kind, kGroupTiles, 1>(args, launch);
+    } else {
+        if (args.x.rows <= 8) return launch_few_rows<T, Decode, kind, kGroupTiles, 1>(args, launch);
+        return launch_few_rows<T, Decode, kind, kGroupTiles, 2>(args, launch);
+    }
+}
+
+// A template: else the file of every instance would compile these kernels.
+template <class T>
+Status run_lut4_f32(const LinearArgs &args, const Launch &launch) {
+    TilesProblem p = tiles_problem(args);
+    float unit;
+    return with_halves(p.entries, &unit, [&](auto decode) {
+        return with_chunk_scales<false>(args, launch, [&](auto kind, auto tiles) {
+            return run_batches<T, decltype(decode), kind.value, tiles.value>(args, launch);
+        });
+    });
 }
 
 }  // namespace
@@ -192,10 +252,15 @@ Status run_batches(const LinearArgs &args, const Launch &launch) {
 template <Codes codes, qk_format x>
 Status FewRows<codes, x>::run(const LinearArgs &args, const Launch &launch) {
     using T = TypeOf<x>;
-    return with_chunk_scales<codes == Codes::kLut4>(args, launch, [&](auto kind, auto tiles) {
-        using Decode = FewRowsDecode<codes, T, kind.value>;
-        return run_batches<T, Decode, kind.value, tiles.value>(args, launch);
-    });
+    using Operand = std::conditional_t<x == QK_FORMAT_F32, F16, T>;
+    if constexpr (codes == Codes::kLut4 && x == QK_FORMAT_F32) {
+        return run_lut4_f32<T>(args, launch);
+    } else {
+        return with_chunk_scales<codes == Codes::kLut4>(args, launch, [&](auto kind, auto tiles) {
+            using Decode = FewRowsDecode<codes, Operand, kind.value>;
+            return run_batches<T, Decode, kind.value, tiles.value>(args, launch);
+        });
+    }
 }
 
 }  // namespace qk::cuda
