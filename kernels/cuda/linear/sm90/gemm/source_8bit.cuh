@@ -42,11 +42,11 @@ __device__ uint32_t signed_numbers(BF16, uint32_t bytes) {
                          and_or(bytes, 0x00800080u, 0x43004300u));
 }
 
-// Signed codes, 6 instructions for four in f16, 8 in bf16. The scales of the large kernel are
-// rounded to x's type: f16 lacks the range for small ones, so there a code is 32nds of itself, and
-// its scale 32 times as large.
+// Codes that are converted, without a table. The scales of the large kernel are rounded to x's
+// type: f16 lacks the range for small ones, so there a code is 32nds of itself, and its scale 32
+// times as large.
 template <class T>
-struct DecodeS8 {
+struct ConvertedBytes {
     static constexpr bool kLut4 = true;
     static constexpr uint32_t kEntryBytes = 0;
 
@@ -58,7 +58,11 @@ struct DecodeS8 {
     static __device__ float scale_unit(const WeightView &) {
         return scaled && std::is_same_v<T, F16> ? 32 : 1;
     }
+};
 
+// Signed codes, 6 instructions for four in f16, 8 in bf16.
+template <class T>
+struct DecodeS8 : ConvertedBytes<T> {
     struct Lane {
         uint32_t pick;
         __device__ explicit Lane(uint32_t) : pick(threadIdx.x & 1 ? 0x7362u : 0x5140u) {}
@@ -73,21 +77,9 @@ struct DecodeS8 {
     };
 };
 
-// E4M3, converted: 3 instructions for four codes in f16. Units as above.
+// E4M3, 3 instructions for four codes in f16.
 template <class T>
-struct DecodeE4m3 {
-    static constexpr bool kLut4 = true;
-    static constexpr uint32_t kEntryBytes = 0;
-
-    template <bool scaled>
-    static __device__ bool prepare(const WeightView &, uint8_t *, int, int) {
-        return true;
-    }
-    template <bool scaled>
-    static __device__ float scale_unit(const WeightView &) {
-        return scaled && std::is_same_v<T, F16> ? 32 : 1;
-    }
-
+struct DecodeE4m3 : ConvertedBytes<T> {
     struct Lane {
         uint32_t pick;
         __device__ explicit Lane(uint32_t) : pick(threadIdx.x & 1 ? 0x7632u : 0x5410u) {}
