@@ -221,7 +221,7 @@ class Bf16Strip {
     void add(const Bf16XTile &x, int64_t rows, int64_t steps, Ahead ahead, Bf16Sums *totals) {
         const bool two = rows > kTileRows16;
         two ? multiply<2>(x, steps, ahead) : multiply<1>(x, steps, ahead);
-        waiting_ = {totals->of[0][0][0], two ? 2 * kRows : kRows};
+        waiting_ = {reinterpret_cast<float *>(totals), two ? 2 * kRows : kRows};
     }
 
     template <int kTiles>
@@ -274,7 +274,7 @@ class Bf16Strip {
     QK_INLINE void add_some(const Waiting &waiting, int64_t step) const {
         constexpr int64_t kSome = 4 * kTileRows16 / (kBf16Panel / kBf16Step);
         if (step * kSome >= waiting.rows) return;
-        const float *const from = sums_.of[0][0][step * kSome];
+        const float *const from = reinterpret_cast<const float *>(&sums_) + step * kSome * 16;
         float *const to = waiting.to + step * kSome * 16;
         QK_UNROLL
         for (int64_t i = 0; i < kSome * 16; i += 16) {
