@@ -95,17 +95,20 @@ TEST(CudaLinear, RowsOfF32AreWithinTheirBound) {
     check_packed_kernel(
         qk::cuda::kLinearSm90FewRows,
         {{1, 256}, {17, 768}, {130, 1280}, {16 * 132 + 21, 512}, {33, 4096}, {100, 8448}},
-        {2, 8, 9, 16, 17, 3, 5}, {64, 128}, {QK_FORMAT_F32}, rng);
+        {2, 8, 9, 16, 17, 3, 5}, {64, 128, 32, 16}, {QK_FORMAT_F32}, rng);
 }
 
 // f32 x whose magnitudes span more than one round holds, in some rows of x and some columns.
 TEST(CudaLinear, RowsOfF32KeepSmallValuesBesideLargeOnes) {
     QK_NEEDS_DEVICE();
     Rng rng(15);
+    int at = 0;
     for (const qk_format format : {QK_FORMAT_U4_AFFINE, QK_FORMAT_NF4, QK_FORMAT_FP4_BNB}) {
         for (const int spread : {20, 60, 240}) {
             const int64_t k = 2304, m = 10;
-            const auto desc = weight_desc(format, QK_FORMAT_F32, QK_LAYOUT_ROW, 64, 37, k);
+            const int32_t group = 16 << (at + at / 3) % 3;
+            ++at;
+            const auto desc = weight_desc(format, QK_FORMAT_F32, QK_LAYOUT_ROW, group, 37, k);
             Problem p = make_problem(desc, QK_FORMAT_F32, m, rng);
             const int zero_code = format == QK_FORMAT_NF4         ? 7
                                   : format == QK_FORMAT_U4_AFFINE ? 5
@@ -187,6 +190,26 @@ TEST(CudaLinear, RowsKnowNoBatch) {
     }
 }
 
+// f32 x of one row takes two rounds; a row beside it keeps its infinity of an infinite scale.
+TEST(CudaLinear, RoundsOfF32LeaveOtherRowsAlone) {
+    QK_NEEDS_DEVICE();
+    Rng rng(17);
+    for (const int32_t group : {64, 32, 16}) {
+        Problem p = make_problem(
+            weight_desc(QK_FORMAT_U4_AFFINE, QK_FORMAT_F16, QK_LAYOUT_ROW, group, 37, 512),
+            QK_FORMAT_F32, 2, rng);
+        const uint16_t infinity = 0x7c00;
+        memcpy(p.w.planes[QK_PLANE_SCALE].data(), &infinity, 2);
+        const DeviceWeight w = packed_weight(p.w);
+        const auto before = run_on_device(qk::cuda::kLinearSm90FewRows, p, w, 0, p.m);
+        const float small = std::ldexp(1.0f, -40), one = 1;
+        memcpy(p.x.data() + (p.k() + 1) * 4, &one, 4);
+        memcpy(p.x.data() + (p.k() + 2) * 4, &small, 4);
+        const auto y = run_on_device(qk::cuda::kLinearSm90FewRows, p, w, 0, p.m);
+        EXPECT_EQ(memcmp(y.data(), before.data(), size_t(p.n()) * 4), 0) << group;
+    }
+}
+
 // The same in a few launches: racecheck takes seconds for each.
 TEST(CudaLinear, FewRowsKnowNoBatch) {
     QK_NEEDS_DEVICE();
@@ -201,6 +224,12 @@ TEST(CudaLinear, FewRowsKnowNoBatch) {
             ASSERT_NO_FATAL_FAILURE(
                 expect_batch_of(all, qk::cuda::kLinearSm90FewRows, p, w, 1, batch));
         }
+        p.type = QK_FORMAT_F32;
+        p.x = random_floats(QK_FORMAT_F32, p.m * p.k(), rng);
+        const float small = std::ldexp(1.0f, -60);  // of one row, for a second round
+        memcpy(p.x.data() + (3 * p.k() + 7) * 4, &small, 4);
+        const auto of_f32 = run_on_device(qk::cuda::kLinearSm90FewRows, p, w, 0, p.m);
+        ASSERT_NO_FATAL_FAILURE(expect_batch_of(of_f32, qk::cuda::kLinearSm90FewRows, p, w, 2, 4));
     }
 }
 

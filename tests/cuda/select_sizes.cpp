@@ -125,4 +125,32 @@ TEST(CudaSelect, WhichBytesTakeTheMatrixKernel) {
     }
 }
 
+// FP8's classes end where the matrix kernel begins; f32 x in small groups has one pass of a kernel
+// of few rows, and without a workspace the kernel of some rows for more.
+TEST(CudaSelect, ClassesOfFp8AndOfF32) {
+    const qk_format e4m3 = QK_FORMAT_E4M3;
+    const struct {
+        Case c;
+        int64_t workspace, first, last;
+    } rows[] = {
+        {{e4m3, kRow, 28672, 4096, 4, kF16, 128, kF32}, kAmple, 2, 4},
+        {{e4m3, kRow, 28672, 4096, 7, kF16, 128, kF32}, kAmple, 5, 64},
+        {{e4m3, kRow, 4096, 4096, 7, kF16, 128, kF32}, kAmple, 2, 8},
+        {{kU4, kPacked, 4096, 4096, 3, kF32, 32}, kAmple, 2, 4},
+        {{kU4, kPacked, 4096, 4096, 5, kF32, 32}, kAmple, 5, 64},
+        {{kU4, kPacked, 4096, 4096, 2, kF32, 16}, kAmple, 2, 2},
+        {{kU4, kPacked, 4096, 4096, 3, kF32, 16}, kAmple, 3, 64},
+    };
+    for (const auto &row : rows) {
+        const Facts f = facts_of(row.c, kH200.device);
+        const auto batch = qk::cuda::batch_class(f, kH200.device, row.workspace);
+        EXPECT_EQ(batch.first, row.first) << row.c.m;
+        EXPECT_EQ(batch.last, row.last) << row.c.m;
+    }
+    for (const int32_t group : {16, 32}) {
+        const Facts f = facts_of({kU4, kPacked, 4096, 4096, 65, kF32, group}, kH200.device);
+        EXPECT_EQ(kernel_of(f, kH200.device, 0), "sm90 some rows") << group;
+    }
+}
+
 }  // namespace

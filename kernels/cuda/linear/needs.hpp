@@ -18,7 +18,6 @@
 namespace qk::cuda {
 
 using Bytes = int64_t(const Facts &, const Device &);
-
 constexpr int64_t kNoLimit = INT64_MAX, kGrid = 65535;  // blocks along y
 constexpr int32_t kNewest = INT32_MAX;
 using C = Condition;
@@ -154,19 +153,21 @@ constexpr Needs kSm90ExpertGemmNeeds = {
     .shared = needs_bytes::fixed<200 * 1024>,
     .workspace = needs_bytes::expert_gemm};
 
-constexpr Needs few_rows_needs(Condition type_of_x, int64_t rows) {
+constexpr Needs few_rows(Conditions of_x, int64_t most) {
     return {.weights = kPacked4,
-            .conditions = kTiles | needs(type_of_x, C::kYAligned, C::kNestedAligned16, C::kK256,
-                                         C::kGroups16To128, C::kWhole),
+            .conditions =
+                kTiles | of_x |
+                needs(C::kYAligned, C::kNestedAligned16, C::kK256, C::kGroups16To128, C::kWhole),
             .first = 2,
-            .most = kGrid * rows,
+            .most = most,
             .k_below = int64_t{1} << 24,
             .n_below = int64_t{1} << 34,
             .least_capability = 90,
             .shared = needs_bytes::few_rows};
 }
-constexpr Needs kSm90FewRowsNeeds = few_rows_needs(C::kXIs16Bits, 8);
-constexpr Needs kSm90FewRowsF32Needs = few_rows_needs(C::kXIs32Bits, 2);
+constexpr Needs kSm90FewRowsNeeds = few_rows(needs(C::kXIs16Bits), kGrid * 8);
+constexpr Needs kSm90FewRowsF32Needs = few_rows(needs(C::kXIs32Bits, C::kGroupsOf64), kGrid * 8);
+constexpr Needs kSm90FewRowsPartsNeeds = few_rows(needs(C::kXIs32Bits), 4);  // one pass
 constexpr Needs kSm90ClusterRowsNeeds = {.weights = kPacked4,
                                          .conditions = kSm90FewRowsNeeds.conditions,
                                          .most = kClusterRowsMost,
@@ -380,7 +381,6 @@ constexpr Needs kSm90GemmTransposedNeeds = {
     .most_capability = 90,
     .shared = needs_bytes::fixed<200 * 1024>};
 
-// Any weight.
 constexpr Needs kDenseNeeds = {
     .weights = kAnyWeight & ~kDenseOther,
     .conditions = needs(C::kXAligned16, C::kYAligned16, C::kDenseAligned16, C::kXRows16Bytes,

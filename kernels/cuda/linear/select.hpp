@@ -131,6 +131,7 @@ constexpr Row kLinearTable[] = {
     {K::kSm80Gemm, kSm80GemmNeeds, 17, kAnyM, nullptr, Batch::kBlocks},
     {K::kSm80Gemm, kSm80GemmUnsplitNeeds, 65, kAnyM, nullptr, Batch::kBlocks},
     {K::kSm90FewRows, kSm90FewRowsF32Needs, 2, kAnyM, wanted::few_f32, Batch::kAny},
+    {K::kSm90FewRows, kSm90FewRowsPartsNeeds, 2, kAnyM, wanted::few_f32, Batch::kAny},
     {K::kSm90ClusterRows, kSm90ClusterRowsNeeds, 9, 16, wanted::clusters, Batch::kAny},
     {K::kSm90SomeRows, kSm90SomeRowsNeeds, 2, kAnyM, wanted::large, Batch::kAny},
     {K::kSm90FewRows, kSm90FewRowsNeeds, 2, kAnyM, nullptr, Batch::kAny},

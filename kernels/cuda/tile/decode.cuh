@@ -270,9 +270,9 @@ using RingLut4 = DecodeTable<T, kSharedStart>;
 
 // Whether weights are two halves each.
 template <class Decode, class = void>
-constexpr bool two_terms = false;
+constexpr bool kTwoTerms = false;
 template <class Decode>
-constexpr bool two_terms<Decode, std::void_t<decltype(&Decode::decode_two)>> = true;
+constexpr bool kTwoTerms<Decode, std::void_t<decltype(&Decode::decode_two)>> = true;
 
 // The table in 64 KiB, as DecodeLut4's, so that one permute makes an address. In blocks of clusters
 // what addresses of a block's memory begin with (`own`) is in the high bytes of `lanes`.

@@ -26,7 +26,7 @@ struct HalvesChunk : ChunkGroups<F16, Decode, kind, kGroupTiles, Map> {
     using Groups::kTiles, Groups::lane, Groups::lanes, Groups::p;
     static constexpr int kBatches = 2;
     static constexpr int kOfTile = kPartsOfX<kGroupTiles>;  // parts
-    static constexpr int kTerms = two_terms<Decode> ? 2 : 1;
+    static constexpr int kTerms = kTwoTerms<Decode> ? 2 : 1;
     static_assert(kTiles == 2, "the sets that split_x splits");
     static constexpr uint32_t kUnitToBelow = uint32_t(kWindowOfX - 14) << 23;
 
@@ -127,9 +127,10 @@ struct HalvesChunk : ChunkGroups<F16, Decode, kind, kGroupTiles, Map> {
         }
     }
 
-    // Adds the products of the chunk that is `offset` bytes behind the first slot's.
-    __device__ void multiply(uint32_t offset, int32_t row_tile, int32_t chunk,
-                             float (&sum)[1][4]) const {
+    // Adds the products of the chunk that is `offset` bytes behind the first slot's. `again`: of
+    // what is left of x. A row without any keeps its sums, whatever the scales are.
+    __device__ void multiply(uint32_t offset, int32_t row_tile, int32_t chunk, float (&sum)[1][4],
+                             bool again = false) const {
         uint4 q[kTiles];
         float2 scale[kTiles];
         Zeros zero[kTiles] = {};
@@ -154,8 +155,10 @@ struct HalvesChunk : ChunkGroups<F16, Decode, kind, kGroupTiles, Map> {
                 const float4 d = halves_of(part[i][b]);
                 const float low = __fmul_rn(__fmaf_rn(d.y, 0x1p-12f, d.x), unit[b][i]);
                 const float high = __fmul_rn(__fmaf_rn(d.w, 0x1p-12f, d.z), unit[b][i]);
-                sum[0][b] = __fmaf_rn(low, scale[i].x, sum[0][b]);
-                sum[0][2 + b] = __fmaf_rn(high, scale[i].y, sum[0][2 + b]);
+                if (!again || low != 0) sum[0][b] = __fmaf_rn(low, scale[i].x, sum[0][b]);
+                if (!again || high != 0) {
+                    sum[0][2 + b] = __fmaf_rn(high, scale[i].y, sum[0][2 + b]);
+                }
             }
         }
     }

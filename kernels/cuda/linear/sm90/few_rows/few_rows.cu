@@ -15,6 +15,7 @@ Status run(const LinearArgs &args, const Launch &launch) {
 using Floats = FewRowsMap<RingLut4<F16>, ScaleKind::kF32, 0, 2>;
 using Coded = FewRowsMap<WideLut4<F16>, ScaleKind::kE4M3, 0, 2>;
 static_assert(Coded::kSums >= Floats::kSums);
+static_assert(Coded::kSums >= FewRowsMap<RingLut4<F16>, ScaleKind::kF32, -2, 1>::kSums);  // f32 x
 static_assert(kFewRowsShared == Coded::kSums + 1024 + Coded::kStageSums);
 
 }  // namespace

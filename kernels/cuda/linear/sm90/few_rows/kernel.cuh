@@ -80,7 +80,7 @@ struct FewRowsConsumer : FewRowsChunk<T, Decode, kind, kGroupTiles, kBatches> {
 #pragma unroll 1
             do {
                 this->load_x(x_first, chunk, left);
-                this->multiply(offset, row_tile, chunk, sum);
+                this->multiply(offset, row_tile, chunk, sum, left);
                 left = this->rest;
             } while (left);
         } else {

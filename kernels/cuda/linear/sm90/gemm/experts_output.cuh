@@ -26,7 +26,7 @@ __device__ inline float at_least(float v, float limit) {
     return v;
 }
 
-// v = 1 / (1 + exp(-v)). Below -88 it is 0: a gate of -inf becomes NaN, as join() makes it.
+// v = 1 / (1 + exp(-v)). Below -87.3 it is 0: a gate of -inf becomes NaN, as join() makes it.
 template <int count>
 __device__ inline void sigmoid_f32(Floats<count> &v) {
 #pragma unroll

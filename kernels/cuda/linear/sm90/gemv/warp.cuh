@@ -8,7 +8,7 @@
 //
 // and a lane loads 32 bytes of x a unit instead of 256. Columns 2 i and 2 i + 1 sit with the lanes
 // whose number mod 4 is i, and such a lane needs the scales of tiles 2 i and 2 i + 1 alone. Where
-// x is f32 or groups have 32 columns, a tile keeps two columns (f32.cuh; unit.cuh).
+// x is f32 or groups are parts of a tile, a tile keeps several columns (f32.cuh; unit.cuh).
 //
 //     row of tiles   |  unit 0  |  unit 1  | ... | unit 15 | unit 16 | ...      16 rows of w
 //     warp                0          1              15          0
@@ -171,7 +171,7 @@ struct GemvWarp : GemvSlot<T, Decode, kind, kGroupTiles, Rows> {
         const uint32_t words[4] = {codes.x, codes.y, codes.z, codes.w};
         uint32_t b[8];
         v.x.of_tile(i, row, pair, b);
-        if constexpr (two_terms<Decode>) {
+        if constexpr (kTwoTerms<Decode>) {
             float d[2][4] = {};
 #pragma unroll
             for (int j = 0; j < 4; ++j) {
