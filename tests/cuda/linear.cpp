@@ -95,7 +95,12 @@ TEST(CudaLinear, RowsOfF32AreWithinTheirBound) {
     check_packed_kernel(
         qk::cuda::kLinearSm90FewRows,
         {{1, 256}, {17, 768}, {130, 1280}, {16 * 132 + 21, 512}, {33, 4096}, {100, 8448}},
-        {2, 8, 9, 16, 17, 3, 5}, {64, 128, 32, 16}, {QK_FORMAT_F32}, rng);
+        {2, 8, 9, 16, 17, 3, 5}, {64, 128}, {QK_FORMAT_F32}, rng);
+    // Groups of 32 and 16: to 4 rows, by one pass and two.
+    check_packed_kernel(
+        qk::cuda::kLinearSm90FewRows,
+        {{1, 256}, {17, 768}, {130, 1280}, {16 * 132 + 21, 512}, {33, 4096}, {100, 8448}},
+        {2, 3, 4, 2, 4, 3, 4}, {32, 16}, {QK_FORMAT_F32}, rng);
 }
 
 // f32 x whose magnitudes span more than one round holds, in some rows of x and some columns.
@@ -105,8 +110,8 @@ TEST(CudaLinear, RowsOfF32KeepSmallValuesBesideLargeOnes) {
     int at = 0;
     for (const qk_format format : {QK_FORMAT_U4_AFFINE, QK_FORMAT_NF4, QK_FORMAT_FP4_BNB}) {
         for (const int spread : {20, 60, 240}) {
-            const int64_t k = 2304, m = 10;
             const int32_t group = 16 << (at + at / 3) % 3;
+            const int64_t k = 2304, m = group == 64 ? 10 : 4;
             ++at;
             const auto desc = weight_desc(format, QK_FORMAT_F32, QK_LAYOUT_ROW, group, 37, k);
             Problem p = make_problem(desc, QK_FORMAT_F32, m, rng);
@@ -133,7 +138,8 @@ TEST(CudaLinear, RowsOfF32KeepSmallValuesBesideLargeOnes) {
             const DeviceWeight w = packed_weight(p.w);
             const auto y = run_on_device(qk::cuda::kLinearSm90FewRows, p, w, 0, m);
             expect_within_bound(p, y, 1 + spread / 28);
-            ASSERT_NO_FATAL_FAILURE(expect_batch_of(y, qk::cuda::kLinearSm90FewRows, p, w, 1, 4));
+            ASSERT_NO_FATAL_FAILURE(
+                expect_batch_of(y, qk::cuda::kLinearSm90FewRows, p, w, 1, m / 2));
         }
     }
 }
@@ -224,12 +230,12 @@ TEST(CudaLinear, FewRowsKnowNoBatch) {
             ASSERT_NO_FATAL_FAILURE(
                 expect_batch_of(all, qk::cuda::kLinearSm90FewRows, p, w, 1, batch));
         }
-        p.type = QK_FORMAT_F32;
+        p.type = QK_FORMAT_F32, p.m = 4;  // the most of groups of 16
         p.x = random_floats(QK_FORMAT_F32, p.m * p.k(), rng);
         const float small = std::ldexp(1.0f, -60);  // of one row, for a second round
         memcpy(p.x.data() + (3 * p.k() + 7) * 4, &small, 4);
         const auto of_f32 = run_on_device(qk::cuda::kLinearSm90FewRows, p, w, 0, p.m);
-        ASSERT_NO_FATAL_FAILURE(expect_batch_of(of_f32, qk::cuda::kLinearSm90FewRows, p, w, 2, 4));
+        ASSERT_NO_FATAL_FAILURE(expect_batch_of(of_f32, qk::cuda::kLinearSm90FewRows, p, w, 1, 3));
     }
 }
 
