@@ -228,19 +228,21 @@ def take_cuda(folder, data):
     put("cuda/linear_1", program, "{us}, {share:%}", shares,
         without_m(in_order(list(cuda_rows(bench, "linear ", (1,), True, True)))))
     small = [line for line in bench if line["what"].endswith("x f16")]
-    put("cuda/linear_16", program, "{us}", ["weights", "m", "shape", "us"],
+    f32 = [line for line in bench if line["what"].endswith(" x f32")]
+    few = ["weights", "m", "shape", "us"]
+    put("cuda/linear_16", program, "{us}", few,
         in_order(list(cuda_rows(small, "linear ", (1, 2, 4, 8, 16, 32), False, False))))
+    put("cuda/linear_f32", program, "{us}, {share:%}", [*few, "share"],
+        in_order(list(cuda_rows(f32, "linear ", (4, 16), False, True))))
     put("cuda/checkpoint_16", f"{program} out.json layouts", "{us}, {share:%}",
         ["weights", "x", "m", "shape", "us", "share"], as_stored(bench))
-    put("cuda/bytes_16", f"{program} out.json bytes", "{us}, {share:%}",
-        ["weights", "m", "shape", "us", "share"],
+    put("cuda/bytes_16", f"{program} out.json bytes", "{us}, {share:%}", [*few, "share"],
         ([row[0].replace(" row", ", one group a row"), *row[1:]] for row in
          in_order(cuda_rows(bench, "bytes ", (1, 4, 8, 16), False, True))))
-    put("cuda/transposed", f"{program} out.json transposed", "{us}, {share:%}",
-        ["weights", "m", "shape", "us", "share"], in_order(transposed(bench)))
+    put("cuda/transposed", f"{program} out.json transposed", "{us}, {share:%}", [*few, "share"],
+        in_order(transposed(bench)))
     for name, rows in many_rows(lines_of(folder, "rows")).items():
-        put(f"cuda/{name}", ROWS, "{us}, {over_dense}",
-            ["weights", "m", "shape", "us", "over_dense"], in_order(rows))
+        put(f"cuda/{name}", ROWS, "{us}, {over_dense}", [*few, "over_dense"], in_order(rows))
     floors = {(line["what"].removeprefix("floor: read "), line["n"], line["k"]): line["us"]
               for line in bench if line["what"].startswith("floor: read ")}
     translated = [older(folder, code, floors) for code in ("80", "89")]

@@ -218,7 +218,8 @@ void bench_matvec(Bench &b, bool all_batches) {
             for (const int64_t m : {1, 2, 4, 8, 16, 32}) {
                 if (!all_batches && m > 1) break;
                 for (const qk_format type : {QK_FORMAT_F16, QK_FORMAT_BF16, QK_FORMAT_F32}) {
-                    if (m > 1 && type != QK_FORMAT_F16) continue;
+                    const bool few = type == QK_FORMAT_F32 && (m == 4 || m == 16);
+                    if (m > 1 && type != QK_FORMAT_F16 && !few) continue;
                     const double us = time_linear(b, weights, type, n, k, m, Edges::kFull);
                     const char *x = type == QK_FORMAT_F16    ? " x f16"
                                     : type == QK_FORMAT_BF16 ? " x bf16"
