@@ -46,6 +46,18 @@ struct Way {
     bool transposed;
     const char *missing;  // the other of the pair; null: both are there, or it is none of a pair
 };
+// What modules have in the place of a dense gate_up_proj or down_proj. Their others are [E,n,k].
+constexpr const char *kOtherFirst[] = {
+    ".up_proj",          ".up_proj.weight",      ".gate_proj",
+    ".gate_proj.weight", ".gate_up_proj_blocks", ".gate_up_proj_packed"};
+constexpr const char *kOtherLast[] = {".down_proj_blocks", ".down_proj_packed"};
+template <size_t count>
+bool has_any(const Module &of, const char *const (&names)[count]) {
+    for (const char *name : names) {
+        if (sibling(of, name) != nullptr) return true;
+    }
+    return false;
+}
 Way way_of(const qk_checkpoint *c, const Name &name) {
     Name module = name;
     char *const dot = strrchr(module.text, '.');
@@ -56,7 +68,10 @@ Way way_of(const qk_checkpoint *c, const Name &name) {
     const Tensor *gate_up = sibling(of, kGateUp), *down = sibling(of, kDown);
     if (gate_up == nullptr) gate_up = sibling(of, ".gate_up_proj.weight");
     if (down == nullptr) down = sibling(of, ".down_proj.weight");
-    if (gate_up == nullptr || down == nullptr) return {false, (is_gate_up ? kDown : kGateUp) + 1};
+    if (gate_up == nullptr || down == nullptr) {
+        const bool other = is_gate_up ? has_any(of, kOtherLast) : has_any(of, kOtherFirst);
+        return {false, other ? nullptr : (is_gate_up ? kDown : kGateUp) + 1};
+    }
     return {gate_up->rank == 3 && down->rank == 3 && gate_up->shape[0] == down->shape[0] &&
                 gate_up->shape[1] == down->shape[2] && gate_up->shape[2] % 2 == 0 &&
                 gate_up->shape[2] / 2 == down->shape[1],

@@ -138,6 +138,22 @@ TEST_F(Experts, OfDenseTensorsAreTurnedInModulesOfExpertsAlone) {
     }
 }
 
+// down_proj beside up_proj alone (Nemotron-H's experts) or a quantized gate_up_proj is no half of a
+// pair.
+TEST_F(Experts, OfDenseTensorsBesideOthersAreAsStored) {
+    for (const char *first : {".up_proj", ".up_proj.weight", ".gate_up_proj_blocks"}) {
+        Parts parts;
+        parts.set(std::string("m.experts") + first, "F16", {2, 16, 8}, half_ones(256));
+        parts.set("m.experts.down_proj", "F16", {2, 8, 16}, half_ones(256));
+        open(parts.build(), "");
+        qk_layer layer = {};
+        ASSERT_EQ(QK_OK, qk_checkpoint_find_expert_layer(checkpoint, "m.experts.down_proj", &layer,
+                                                         sizeof layer));
+        EXPECT_EQ(QK_OK, layer.status) << first << ": " << layer.reason;
+        EXPECT_EQ(8, layer.desc.shape[1]) << first;
+    }
+}
+
 // Q8_0: blocks of an f16 scale and 32 codes.
 TEST_F(Experts, OfGgufAreJoined) {
     const auto blocks = [](unsigned seed) {
