@@ -85,7 +85,7 @@ TEST_F(CpuLinear, GroupsThatStraddleRows) {
          {qk_layout{qk::kLayoutRows8}, qk_layout{QK_LAYOUT_ROW}, qk_layout{QK_LAYOUT_ROW_HIGH}}) {
         for (const qk_format format : kFormats4) {
             for (const int64_t k : {16, 77, 144, 1000, 1040, 2096, 2177}) {
-                for (const int32_t group : {32, 64, 128, 384, 4096}) {
+                for (const int32_t group : {32, 48, 64, 80, 128, 320, 384, 4096}) {
                     for (const int64_t m : {1, 2, 6, 8}) {
                         if (left_out()) continue;
                         const bool symmetric = format == QK_FORMAT_U4_AFFINE && (k + m) % 2 == 0;
@@ -107,7 +107,7 @@ TEST_F(CpuLinear, GroupsThatStraddleRowsInInt8Mode) {
          {qk_layout{qk::kLayoutRows8}, qk_layout{QK_LAYOUT_ROW}, qk_layout{QK_LAYOUT_ROW_HIGH}}) {
         for (const qk_format format : kFormats4) {
             for (const int64_t k : {16, 144, 1040, 2096, 4304}) {
-                for (const int32_t group : {32, 64, 128, 384, 4096}) {
+                for (const int32_t group : {32, 48, 64, 80, 128, 320, 384, 4096}) {
                     if (k % group == 0 || left_out()) continue;
                     const int64_t m = ++turn % 4 == 0 ? 1 : 1 + turn * 7 % 37;
                     const bool affine = format == QK_FORMAT_U4_AFFINE;

@@ -24,7 +24,7 @@ void visit_quantize(sweep::Home *home, uint64_t every, const Visit<qk::QuantizeA
 void visit_repack(sweep::Home *home, uint64_t every, const Visit<qk::RepackArgs> &visit);
 void visit_linear(sweep::Home *home, uint64_t every, const Visit<qk::LinearArgs> &visit);
 // The modes': without groups that straddle rows, which kernel/linear_modes_test.cpp holds to the
-// documented bits.
+// documented bits (int8) and bounds (bf16).
 void visit_linear_along_k(sweep::Home *home, uint64_t every, const Visit<qk::LinearArgs> &visit);
 // The first, and then products of whole tiles, which CUDA's kernels ask for.
 void visit_linear_tiles(sweep::Home *home, uint64_t every, const Visit<qk::LinearArgs> &visit);

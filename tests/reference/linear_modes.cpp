@@ -55,8 +55,10 @@ std::vector<Block> blocks_of(const Product &product) {
     std::vector<Block> blocks;
     for (int64_t c = 0; c < product.k; ++c) {
         const int64_t *group = &product.groups.of_code[size_t(c)];
-        const bool starts = product.groups.flat ? c % 16 == 0 : group[0] != group[-1];
-        if (c % 128 == 0 || starts) blocks.push_back({c, c});
+        const auto starts = [&] {
+            return product.groups.flat ? c % 16 == 0 : group[0] != group[-1];
+        };
+        if (c % 128 == 0 || starts()) blocks.push_back({c, c});
         blocks.back().last = c + 1;
     }
     return blocks;

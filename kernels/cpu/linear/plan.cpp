@@ -52,8 +52,10 @@ Conditions facts_of_x(const LinearArgs &args) {
 Conditions facts_of_groups(const Geometry &s) {
     const int64_t size = s.group_size;
     const bool one_a_row = size >= s.k, blocks = size % 128 == 0;
+    const bool whole = one_a_row || size == 16 || size == 32 || size == 64 || blocks;
     return when(!s.flat, kAlongK) | when(one_a_row || size % 16 == 0, kGroups16 | kGroupsOfLut8) |
-           when(one_a_row || size == 16 || size == 32 || size == 64 || blocks, kGroupsWhole) |
+           when(whole, kGroupsWhole) |
+           when(whole || (s.flat && has_whole_steps(s)), kGroupsOfMode) |
            when(one_a_row || blocks, kGroups128) | when(one_a_row || size >= 64, kGroups64) |
            when(blocks, kBlocks128) | when(size == 16 || size == 32 || size == 64, kSmallGroups);
 }

@@ -1,6 +1,7 @@
 // Which kernel multiplies on the CPU: one table of all processors, by facts, sets and modes.
 #pragma once
 #include "cpu/kernels.hpp"
+#include "cpu/linear/built.hpp"
 
 namespace qk::cpu {
 
@@ -44,6 +45,7 @@ enum Condition : Conditions {
     kUpTo32Rows = 1ull << 34,      // of x
     kVnniRows = 1ull << 35,        // of x, at least, by the layout: AVX-512 gathers columns
     kSteps = 1ull << 36,           // groups are along k, or nibbles' that end after whole 16s
+    kGroupsOfMode = 1ull << 37,    // as kGroupsWhole, or straddle rows in whole 16s
 };
 
 // Conditions that are the case itself: their kernels are no faster ones for another case.
@@ -62,10 +64,11 @@ static constexpr const char *lacking_text(Conditions condition) {
         case kNoMinimum: return "weights have minima";
         case kInPlanes: return "w is in a GGUF file's records (qk_repack)";
         case kAlongK: return "groups of w straddle rows";
-        case kSteps: return "groups of w straddle rows, of bytes or not at multiples of 16 columns";
+        case kSteps: return "groups of w straddle rows, and end within 16 columns or are of bytes";
         case kOneCut: return "groups of w straddle rows within 16 columns";
         case kGroups16:
         case kGroupsOfLut8: return "the group size is not a multiple of 16";
+        case kGroupsOfMode:
         case kGroupsWhole: return "the group size is not 16, 32, 64 or a multiple of 128";
         case kGroups64: return "the group size is less than 64";
         case kGroups128: return "the group size is not a multiple of 128";
@@ -74,33 +77,6 @@ static constexpr const char *lacking_text(Conditions condition) {
         default: return "";
     }
 }
-
-// Kernels that a build does not have are null: their rows are of other processors.
-#if defined(QK_CPU_X86)
-#define QK_ON_X86(kernel) &kernel
-#else
-#define QK_ON_X86(kernel) nullptr
-#endif
-#if defined(QK_CPU_AVX_VNNI)
-#define QK_ON_AVX_VNNI(kernel) &kernel
-#else
-#define QK_ON_AVX_VNNI(kernel) nullptr
-#endif
-#if defined(QK_CPU_ARM)
-#define QK_ON_ARM(kernel) &kernel
-#else
-#define QK_ON_ARM(kernel) nullptr
-#endif
-#if defined(QK_CPU_ARM64)
-#define QK_ON_ARM64(kernel) &kernel
-#else
-#define QK_ON_ARM64(kernel) nullptr
-#endif
-#if defined(QK_CPU_RVV)
-#define QK_ON_RVV(kernel) &kernel
-#else
-#define QK_ON_RVV(kernel) nullptr
-#endif
 
 struct LinearRow {
     const Kernel<LinearArgs> *kernel;
@@ -116,11 +92,11 @@ constexpr uint32_t kVnniVbmi = QK_ISA_AVX512_VNNI | QK_ISA_AVX512_VBMI;
 // What vectors take; the generic kernel takes all. Minima not everywhere.
 constexpr Conditions kLowered = kScalesMultiply | kInPlanes, kScaled = kLowered | kNoMinimum;
 constexpr Conditions kInt8Case = kQuantized | kSteps | kIntegerEntries;
-constexpr Conditions kInt8Blocks = kInt8Case | kNibbles | kGroupsWhole | kLowered;
+constexpr Conditions kInt8Blocks = kInt8Case | kNibbles | kGroupsOfMode | kLowered;
 constexpr Conditions kInt8Columns = kInt8Blocks | kColumnLayout | kUpTo32Rows;
 constexpr Conditions kInt8Bytes = kInt8Case | kAlongK | kS8 | kGroupsWhole | kLowered;
 constexpr Conditions kInt8Rows = kInt8Bytes | kEightRowsOfW;
-constexpr Conditions kBf16Batch = kQuantized | kNibbles | kGroupsWhole | kScaled | kEightRows;
+constexpr Conditions kBf16Batch = kQuantized | kNibbles | kGroupsOfMode | kScaled | kEightRows;
 constexpr Conditions kBf16Case =
     kQuantized | kFourBits | kPacked | kAlongK | kGroupsWhole | kScaled;
 constexpr Conditions kIntegersCase =
