@@ -112,7 +112,7 @@ struct Case {
 };
 constexpr Conditions kRow = kQuantized | kFourBits | kNibbles | kNibblesByRow | kIntegerEntries |
                             kAlongK | kSteps | kOneCut | kGroups16 | kGroupsOfLut8 | kGroupsWhole |
-                            kGroups64 | kEightRowsOfW | kWholeBytes | kScaled;
+                            kGroupsOfMode | kGroups64 | kEightRowsOfW | kWholeBytes | kScaled;
 constexpr Conditions kPackedRow = (kRow & ~kWholeBytes) | kPacked;
 constexpr Conditions kColumns = (kRow & ~(kWholeBytes | kNibblesByRow)) | kColumnLayout;
 constexpr Conditions kAnyGroups =
