@@ -147,17 +147,15 @@ Conditions linear_facts(const LinearArgs &args) {
                        when(w.geometry.n >= 8, kEightRowsOfW);
     if (w.layout == nullptr) return facts;
     const qk_layout id = w.layout->id;
-    const int64_t pad = run_pad(w);
     const bool bytes = w.layout->bits == 8;
     const bool by_columns =
         id == QK_LAYOUT_AWQ_GEMM || id == QK_LAYOUT_GPTQ || id == QK_LAYOUT_GPTQ_V1;
     const bool packed = id == kLayoutRows8;
-    const bool by_row = pad > 0, whole_bytes = pad > 1 || w.geometry.k % 2 == 0;
-    const bool nibbles = !bytes && !is_records(w);
+    const bool by_row = run_pad(w) > 0, nibbles = !bytes && !is_records(w);
     const bool steps = has_whole_steps(w.geometry) && (nibbles || !w.geometry.flat);
     return facts | kQuantized | when(steps, kSteps) | when(packed, kPacked) |
            when(!bytes, kFourBits) | when(by_columns, kColumnLayout) |
-           when(bytes || (by_row && whole_bytes), kWholeBytes) |
+           when(bytes || has_rows_of_bytes(w), kWholeBytes) |
            when(nibbles && (packed || by_row), kNibblesByRow) |
            when(nibbles && (packed || by_row || by_columns), kNibbles);
 }

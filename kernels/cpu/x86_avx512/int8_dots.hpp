@@ -185,6 +185,13 @@ struct Avx512Int8X : Avx512, YmmSums {
         to[0].v = _mm512_castsi512_si256(all);
         to[1].v = _mm512_extracti64x4_epi64(all, 1);
     }
+    // The halves of `first`, then those of `last`, to every stride-th.
+    static void store_halves(__m512i first, __m512i last, Sums8 *to, int stride) {
+        to[0].v = _mm512_castsi512_si256(first);
+        to[stride].v = _mm512_extracti64x4_epi64(first, 1);
+        to[2 * stride].v = _mm512_castsi512_si256(last);
+        to[3 * stride].v = _mm512_extracti64x4_epi64(last, 1);
+    }
     // Dword b of every 128 bits is block b: to[b * stride].
     static void fold_rows_4(const __m512i (&d)[8], Sums8 *to, int stride) {
         const __m512i low = fold_quarters(fold_halves(d[0], d[1]), fold_halves(d[2], d[3]));
@@ -194,10 +201,7 @@ struct Avx512Int8X : Avx512, YmmSums {
         const __m512i rest = _mm512_add_epi32(order, _mm512_set1_epi32(2));
         const __m512i first = _mm512_permutex2var_epi32(low, order, high);
         const __m512i last = _mm512_permutex2var_epi32(low, rest, high);
-        to[0].v = _mm512_castsi512_si256(first);
-        to[stride].v = _mm512_extracti64x4_epi64(first, 1);
-        to[2 * stride].v = _mm512_castsi512_si256(last);
-        to[3 * stride].v = _mm512_extracti64x4_epi64(last, 1);
+        store_halves(first, last, to, stride);
     }
 
     // Pairs of lanes of `low` and `high`, by quarter: those of 0 and 1 to to[0] and to[stride], of
@@ -207,10 +211,7 @@ struct Avx512Int8X : Avx512, YmmSums {
         const __m512i rest = _mm512_add_epi64(order, _mm512_set1_epi64(4));
         const __m512i first = _mm512_permutex2var_epi64(low, order, high);
         const __m512i last = _mm512_permutex2var_epi64(low, rest, high);
-        to[0].v = _mm512_castsi512_si256(first);
-        to[stride].v = _mm512_extracti64x4_epi64(first, 1);
-        to[2 * stride].v = _mm512_castsi512_si256(last);
-        to[3 * stride].v = _mm512_extracti64x4_epi64(last, 1);
+        store_halves(first, last, to, stride);
     }
     template <int order>
     static __m512i shuffle_dwords(__m512i a, __m512i b) {
