@@ -32,7 +32,7 @@ namespace {
 
 constexpr int64_t kBf16Panel = 256, kBf16Step = 32, kBf16Rows = 32;
 
-// What a tile loads or stores lies in a row: with steps of 128 bytes loads take longer.
+// Tiles are loaded and stored as contiguous blocks: loads of rows 128 bytes apart take longer.
 typedef uint32_t Bf16Pairs[kBf16Step / 2][16];  // [pair of columns][row of x]
 
 // A panel of 32 rows of x. What is past the last column or row is 0.
