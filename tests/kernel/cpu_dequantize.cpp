@@ -102,28 +102,55 @@ TEST_F(CpuDequantize, EightBits) {
     }
 }
 
-// Scales that some code brings halfway between two bf16 numbers, exactly or once the product is
-// rounded to f32, above an even and an odd one; and the next f32, most of which no code does.
-TEST_F(CpuDequantize, HalfwayProducts) {
-    std::vector<float> scales;
-    for (int code = 1; code < 128; code += 2) {
-        for (int halfway = 257 + code % 16; halfway < 512; halfway += 30) {
-            const float scale = float(halfway | 1) / float(code);
-            if (scale * float(code) != float(halfway | 1)) continue;
-            scales.push_back(code % 4 == 1 ? scale : -scale);
-            scales.push_back(std::nextafter(scale, 1000.0f));
-        }
-    }
-    ASSERT_GT(scales.size(), 500u);
-    for (const int64_t k : {1024, 128}) {
-        const WeightCase c = {QK_FORMAT_S8, QK_FORMAT_F32, QK_LAYOUT_ROW, int64_t(scales.size()), k,
-                              QK_GROUP_ROW};
+// Scales that some code below 128 brings halfway between two bf16 numbers, exactly or once the
+// product is rounded to f32, above an even and an odd one; and the next f32, most of which no code
+// does. Rows have codes of their own: code(row, column).
+class CpuHalfwayProducts : public CpuDequantize {
+  protected:
+    template <class Code>
+    void compare_rows(qk_format format, int32_t group, const Code &code) {
+        const int64_t groups = 1024 / (group == QK_GROUP_ROW ? 1024 : group);
+        const std::vector<float> scales = halfway_scales();
+        ASSERT_GT(scales.size(), 500u);
+        const WeightCase c = {format, QK_FORMAT_F32, QK_LAYOUT_ROW, int64_t(scales.size()) / groups,
+                              1024,   group};
         const TestWeight w(c, 1);
         const qk::Weight view = w.view();
-        memcpy(const_cast<void *>(view.scale.data), scales.data(), scales.size() * 4);
+        memcpy(const_cast<void *>(view.scale.data), scales.data(), size_t(c.n * groups) * 4);
         uint8_t *const codes = static_cast<uint8_t *>(const_cast<void *>(view.data));
-        for (int64_t i = 0; i < c.n * k; ++i) codes[i] = uint8_t(i % k + i / k % 2 * 128);
+        for (int64_t i = 0; i < c.n * c.k; ++i) codes[i] = code(i / c.k, i % c.k);
         compare(c, w);
+    }
+
+  private:
+    static std::vector<float> halfway_scales() {
+        std::vector<float> scales;
+        for (int code = 1; code < 128; code += 2) {
+            for (int halfway = 257 + code % 16; halfway < 512; halfway += 30) {
+                const float scale = float(halfway | 1) / float(code);
+                if (scale * float(code) != float(halfway | 1)) continue;
+                scales.push_back(code % 4 == 1 ? scale : -scale);
+                scales.push_back(std::nextafter(scale, 1000.0f));
+            }
+        }
+        return scales;
+    }
+};
+
+TEST_F(CpuHalfwayProducts, OfS8) {
+    for (const int32_t group : {int32_t{QK_GROUP_ROW}, 128}) {
+        compare_rows(QK_FORMAT_S8, group,
+                     [](int64_t row, int64_t column) { return uint8_t(column + row % 2 * 128); });
+    }
+}
+
+// Nearly all without a NaN, which vectors ask for; every eighth row has one.
+TEST_F(CpuHalfwayProducts, OfE4m3) {
+    for (const int32_t group : {int32_t{QK_GROUP_ROW}, 256, 128, 64}) {
+        compare_rows(QK_FORMAT_E4M3, group, [](int64_t row, int64_t column) {
+            if (row % 8 == 3 && column == row % 1024) return uint8_t(row % 16 == 3 ? 0x7f : 0xff);
+            return uint8_t(column % 127 + (row + column / 127) % 2 * 128);
+        });
     }
 }
 

@@ -23,7 +23,7 @@ class ByteWriter {
     QK_NOINLINE void write(int64_t row, bool stream) {
         const int64_t k = args_.from.geometry.k, size = args_.to.format->bits / 8;
         scales_.start(row);
-        if (whole_) return write_halves(row, stream);
+        if (whole_) return is_s8_ ? write_s8(row, stream) : write_looked_up(row, stream);
         for (int64_t column = 0; column < k; column += kColumns) {
             const int64_t count = min64(kColumns, k - column);
             if (args_.from.geometry.group_size < kLongGroup) {
@@ -41,22 +41,33 @@ class ByteWriter {
     static constexpr int64_t kLongGroup = 128;  // that is worth a look-up of its own
 
     // To 16 bits, in registers from codes to output.
-    void write_halves(int64_t row, bool stream) {
+    void write_looked_up(int64_t row, bool stream) {
         const Geometry &s = args_.from.geometry;
         const bool is_f16 = args_.to.format->id == QK_FORMAT_F16;
         const uint8_t *const data = static_cast<const uint8_t *>(args_.from.data) + row * s.k;
         char *const to = static_cast<char *>(args_.to.data) + row * s.k * 2;
-        int64_t group = group_of(s, row, 0).group;
-        for (int64_t column = 0; column < s.k; ++group) {
-            const int64_t end = min64(group_end(s, row, column), s.k);
-            const float scale = scales_.at(group);
-            if (!is_s8_) {
-                look_up_halves_(entries_, data + column, end - column, scale, is_f16, stream,
-                                to + column * 2);
-                column = end;
-            }
+        int64_t group = group_of(s, row, 0).group, end = group_end(s, row, 0);
+        for (int64_t column = 0; column < s.k;) {
+            const int64_t groups = min64(kColumns, 1 + ceil_div(s.k - end, s.group_size));
+            const int64_t last = min64(end + (groups - 1) * s.group_size, s.k);
+            scales_.read(group, groups, scale_);
+            look_up_halves_(entries_,
+                            {data + column, last - column, end - column, s.group_size, scale_},
+                            is_f16, stream, to + column * 2);
+            column = last, end = last + s.group_size, group += groups;
+        }
+    }
+
+    void write_s8(int64_t row, bool stream) {
+        const Geometry &s = args_.from.geometry;
+        const bool is_f16 = args_.to.format->id == QK_FORMAT_F16;
+        const uint8_t *const data = static_cast<const uint8_t *>(args_.from.data) + row * s.k;
+        char *const to = static_cast<char *>(args_.to.data) + row * s.k * 2;
+        int64_t group = group_of(s, row, 0).group, end = group_end(s, row, 0);
+        for (int64_t column = 0; column < s.k; end = min64(end + s.group_size, s.k)) {
+            const float scale = scales_.at(group++);
             if constexpr (requires { Isa::shifts_s8(scale); }) {
-                if (is_s8_ && !is_f16 && Isa::shifts_s8(scale)) {
+                if (!is_f16 && Isa::shifts_s8(scale)) {
                     char *const at = to + column * 2;
                     stream
                         ? Isa::template put_s8_bf16<true>(data + column, end - column, scale, at)
@@ -159,7 +170,7 @@ class ByteWriter {
     const LookUpBytes look_up_;
     const LookUpHalves look_up_halves_;
     const bool is_s8_;
-    bool whole_ = false;  // write_halves() can
+    bool whole_ = false;  // vectors, none cut by a group
     alignas(64) float value_[kColumns] = {};
     float scale_[kColumns + 16] = {};  // of groups, and of columns
     alignas(64) float spread_[kColumns + 16] = {};

@@ -15,6 +15,7 @@ struct NestedCode {
     float value[256];
     bool exponents;  // E8M0's own table: the codes are exponents
     bool e4m3;       // E4M3's
+    bool finite;     // all of them
 };
 
 // Which second scales 8 rows have from a group on. A second scale belongs to consecutive numbers of
@@ -37,9 +38,15 @@ using WidenNested = int64_t (*)(const NestedCode &code, const char *from, int64_
 // to[i] = value[from[i]] * scale.
 using LookUpBytes = void (*)(const NestedCode &code, const uint8_t *from, int64_t count,
                              float scale, float *to);
-// The same, rounded to bf16 or f16, a multiple of 64 numbers; `stream`: past the caches.
-using LookUpHalves = void (*)(const NestedCode &code, const uint8_t *from, int64_t count,
-                              float scale, bool is_f16, bool stream, char *to);
+// Codes of groups that follow each other: `first` of the first one.
+struct GroupCodes {
+    const uint8_t *from;
+    int64_t count, first, group_size;
+    const float *scale;  // of each group
+};
+// The same, rounded to bf16 or f16, of groups that are multiples of 64; `stream`: past the caches.
+using LookUpHalves = void (*)(const NestedCode &code, const GroupCodes &run, bool is_f16,
+                              bool stream, char *to);
 // Of 16 rows, a column's codes side by side: to[c * pitch + i] = value[from[c][i]] * scale[c][i], a
 // multiple of 4 columns.
 using LookUpColumns = void (*)(const NestedCode &code, const uint8_t (*from)[16], int64_t columns,
@@ -47,11 +54,25 @@ using LookUpColumns = void (*)(const NestedCode &code, const uint8_t (*from)[16]
 
 namespace {
 
+// body(from, count, scale, to): a group's codes, and where its halves go.
+template <class Body>
+inline __attribute__((always_inline)) void for_each_group(const GroupCodes &run, char *to,
+                                                          const Body &body) {
+    const float *scale = run.scale;
+    for (int64_t i = 0, end = run.first; i < run.count; end += run.group_size) {
+        const int64_t last = end < run.count ? end : run.count;
+        body(run.from + i, last - i, *scale++, to + 2 * i);
+        i = last;
+    }
+}
+
 inline void load_nested_code(const void *from, NestedCode *code) {
     memcpy(code->value, from, sizeof(code->value));
     code->exponents = memcmp(from, kScaleTables.e8m0, sizeof(code->value)) == 0;
     code->e4m3 = memcmp(from, kScaleTables.e4m3, sizeof(code->value)) == 0;
+    code->finite = true;
     for (int64_t i = 0; i < 256; ++i) {
+        code->finite &= __builtin_fabsf(code->value[i]) < __builtin_inff();
         for (int64_t p = 0; p < 4; ++p) {
             code->plane[p][i] = static_cast<const uint8_t *>(from)[4 * i + p];
         }

@@ -5,18 +5,14 @@
 #include <stdint.h>
 
 #include "cpu/isa.hpp"
+#include "cpu/shared/e4m3.hpp"
 #include "cpu/shared/nested.hpp"
 #include "cpu/x86_avx2/halves.hpp"
 
 namespace qk::cpu {
 namespace {
 
-struct Avx2E4m3 {
-    // E4M3's bits are f16's but for the bias: its number is so many times that f16, subnormal ones
-    // included. Where all are multiplied by a factor anyway, one product does for both.
-    static constexpr float kUnit = 0x1p8f;
-    static bool multiplies(float factor) { return __builtin_fabsf(factor) < 0x1p119f; }
-
+struct Avx2E4m3 : E4m3 {
     // 0x7f and 0xff are NaNs.
     QK_INLINE static __m256 to_f32(const void *eight_bytes) {
         const __m128i bytes = _mm_loadl_epi64(static_cast<const __m128i *>(eight_bytes));
@@ -68,18 +64,6 @@ struct Avx2E4m3 {
         to[1] = first_eight(high, by);
         to[2] = last_eight(low, by);
         to[3] = last_eight(high, by);
-    }
-
-    // Whether such a product may be halfway between two bf16 numbers. A code is an odd number of
-    // four bits times a power of two, which changes no bit where products are normal.
-    static bool has_halfway(float factor) {
-        const float magnitude = __builtin_fabsf(factor);
-        if (!(magnitude >= 0x1p-110f && magnitude <= 0x1p110f)) return true;
-        const __m256 number =
-            _mm256_mul_ps(_mm256_setr_ps(1, 3, 5, 7, 9, 11, 13, 15), _mm256_set1_ps(factor));
-        const __m256i lower = _mm256_slli_epi32(_mm256_castps_si256(number), 16);
-        const __m256i halfway = _mm256_cmpeq_epi32(lower, _mm256_set1_epi32(int32_t(0x80000000)));
-        return _mm256_testz_si256(halfway, halfway) == 0;
     }
 };
 
@@ -174,8 +158,16 @@ struct Avx2ByteNumbers : Avx2Halves {
         put_floats(code.value, from, count, scale, to);
     }
     // LookUpHalves.
-    static void look_up_halves(const NestedCode &code, const uint8_t *from, int64_t count,
-                               float scale, bool is_f16, bool stream, char *to) {
+    static void look_up_halves(const NestedCode &code, const GroupCodes &run, bool is_f16,
+                               bool stream, char *to) {
+        for_each_group(run, to, [&](const uint8_t *from, int64_t count, float scale, char *at) {
+            look_up_group(code, from, count, scale, is_f16, stream, at);
+        });
+    }
+
+  private:
+    static void look_up_group(const NestedCode &code, const uint8_t *from, int64_t count,
+                              float scale, bool is_f16, bool stream, char *to) {
         if (!code.e4m3 || !Avx2E4m3::multiplies(scale)) {
             return put_bytes(code.value, from, count, scale, is_f16, stream, to);
         }
@@ -183,8 +175,6 @@ struct Avx2ByteNumbers : Avx2Halves {
         Avx2E4m3::has_halfway(scale) ? put_e4m3_bf16<true>(code, from, count, scale, stream, to)
                                      : put_e4m3_bf16<false>(code, from, count, scale, stream, to);
     }
-
-  private:
     QK_INLINE static __m256 eight_of(const float *table, const uint8_t *from, float scale) {
         return _mm256_mul_ps(look_up_bytes(table, from), _mm256_set1_ps(scale));
     }

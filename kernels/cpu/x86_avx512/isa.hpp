@@ -186,13 +186,16 @@ struct Avx512 : Avx512Chunks, Avx512Transposes {
         const __m256i half = _mm512_cvtps_ph(a.v, _MM_FROUND_TO_NEAREST_INT | _MM_FROUND_NO_EXC);
         _mm256_storeu_si256(reinterpret_cast<__m256i *>(to), half);
     }
-    static __m512i round_bf16(__m512 a) {  // each in the upper half of its 32 bits
+    // Each in the upper half of its 32 bits; the first of what is no NaN.
+    static __m512i round_bf16_number(__m512 a) {
         const __m512i bits = _mm512_castps_si512(a);
         const __m512i odd = _mm512_and_si512(_mm512_srli_epi32(bits, 16), _mm512_set1_epi32(1));
-        const __m512i sum =
-            _mm512_add_epi32(_mm512_add_epi32(bits, _mm512_set1_epi32(0x7fff)), odd);
+        return _mm512_add_epi32(_mm512_add_epi32(bits, _mm512_set1_epi32(0x7fff)), odd);
+    }
+    static __m512i round_bf16(__m512 a) {
         const __mmask16 nan = _mm512_cmp_ps_mask(a, a, _CMP_UNORD_Q);
-        return _mm512_mask_or_epi32(sum, nan, bits, _mm512_set1_epi32(0x7fc00000));
+        return _mm512_mask_or_epi32(round_bf16_number(a), nan, _mm512_castps_si512(a),
+                                    _mm512_set1_epi32(0x7fc00000));
     }
     static void narrow_bf16(Lanes a, uint16_t *to) {
         const __m256i half = _mm512_cvtepi32_epi16(_mm512_srli_epi32(round_bf16(a.v), 16));
@@ -202,17 +205,26 @@ struct Avx512 : Avx512Chunks, Avx512Transposes {
     static void put_halves(__m512i halves, char *to, bool stream) {
         stream ? put<true>(to, halves) : put<false>(to, halves);
     }
-    // 32 numbers.
-    static void put_f16(Lanes a, Lanes b, char *to, bool stream) {
-        constexpr int nearest = _MM_FROUND_TO_NEAREST_INT | _MM_FROUND_NO_EXC;
-        const __m512i low = _mm512_castsi256_si512(_mm512_cvtps_ph(a.v, nearest));
-        put_halves(_mm512_inserti64x4(low, _mm512_cvtps_ph(b.v, nearest), 1), to, stream);
-    }
-    static void put_bf16(Lanes a, Lanes b, char *to, bool stream) {
+    // 32 numbers, 16 in the upper halves of either's 32 bits.
+    static __m512i upper_halves(__m512i a, __m512i b) {
         const __m512i odd =
             _mm512_set_epi16(63, 61, 59, 57, 55, 53, 51, 49, 47, 45, 43, 41, 39, 37, 35, 33, 31, 29,
                              27, 25, 23, 21, 19, 17, 15, 13, 11, 9, 7, 5, 3, 1);
-        put_halves(_mm512_permutex2var_epi16(round_bf16(a.v), odd, round_bf16(b.v)), to, stream);
+        return _mm512_permutex2var_epi16(a, odd, b);
+    }
+    static __m512i two_f16(Lanes a, Lanes b) {
+        constexpr int nearest = _MM_FROUND_TO_NEAREST_INT | _MM_FROUND_NO_EXC;
+        const __m512i low = _mm512_castsi256_si512(_mm512_cvtps_ph(a.v, nearest));
+        return _mm512_inserti64x4(low, _mm512_cvtps_ph(b.v, nearest), 1);
+    }
+    static __m512i two_bf16(Lanes a, Lanes b) {
+        return upper_halves(round_bf16(a.v), round_bf16(b.v));
+    }
+    static void put_f16(Lanes a, Lanes b, char *to, bool stream) {
+        put_halves(two_f16(a, b), to, stream);
+    }
+    static void put_bf16(Lanes a, Lanes b, char *to, bool stream) {
+        put_halves(two_bf16(a, b), to, stream);
     }
 
     static void narrow_two_f16(Lanes a, Lanes b, uint16_t *to) {

@@ -1,5 +1,6 @@
 // Nested scales and LUT8, 64 at a time, by byte permutes.
 #include "cpu/kernels.hpp"
+#include "cpu/x86_avx512/e4m3.hpp"
 #include "cpu/x86_avx512/isa.hpp"
 #include "cpu/x86_avx512/look_up_planes.hpp"
 
@@ -136,31 +137,45 @@ struct HalfPlanes {
     Plane lower, upper;
 
     HalfPlanes(const NestedCode &code, float scale, bool is_f16) {
+        if (is_f16) {
+            make(code, scale,
+                 [](Lanes<Avx512> a, Lanes<Avx512> b) QK_INLINE { return Avx512::two_f16(a, b); });
+        } else if (code.finite && __builtin_fabsf(scale) < __builtin_inff()) {
+            make(code, scale, [](Lanes<Avx512> a, Lanes<Avx512> b) QK_INLINE {
+                return Avx512::upper_halves(Avx512::round_bf16_number(a.v),
+                                            Avx512::round_bf16_number(b.v));
+            });
+        } else {
+            make(code, scale,
+                 [](Lanes<Avx512> a, Lanes<Avx512> b) QK_INLINE { return Avx512::two_bf16(a, b); });
+        }
+    }
+
+  private:
+    // two(a, b): 32 halves of 32 numbers.
+    template <class Two>
+    QK_INLINE void make(const NestedCode &code, float scale, const Two &two) {
         alignas(64) uint8_t evens[64];
         for (int i = 0; i < 64; ++i) evens[i] = uint8_t(2 * i);
         const __m512i even = _mm512_load_si512(evens);
+        const __m512i odd = _mm512_or_si512(even, _mm512_set1_epi8(1));
+        const Lanes<Avx512> by = Avx512::splat(scale);
         for (int quarter = 0; quarter < 4; ++quarter) {
-            alignas(64) char halves[128];
-            for (int i = 0; i < 2; ++i) {
-                const float *const from = code.value + 64 * quarter + 32 * i;
-                const Lanes<Avx512> by = Avx512::splat(scale);
-                const Lanes<Avx512> a = Avx512::mul(Avx512::load_f32(from), by);
-                const Lanes<Avx512> b = Avx512::mul(Avx512::load_f32(from + 16), by);
-                is_f16 ? Avx512::put_f16(a, b, halves + 64 * i, false)
-                       : Avx512::put_bf16(a, b, halves + 64 * i, false);
-            }
-            const __m512i first = _mm512_load_si512(halves);
-            const __m512i last = _mm512_load_si512(halves + 64);
+            const auto halves = [&](const float *from) QK_INLINE {
+                return two(Avx512::mul(Avx512::load_f32(from), by),
+                           Avx512::mul(Avx512::load_f32(from + 16), by));
+            };
+            const __m512i first = halves(code.value + 64 * quarter);
+            const __m512i last = halves(code.value + 64 * quarter + 32);
             lower.quarter[quarter] = _mm512_permutex2var_epi8(first, even, last);
-            upper.quarter[quarter] =
-                _mm512_permutex2var_epi8(first, _mm512_or_si512(even, _mm512_set1_epi8(1)), last);
+            upper.quarter[quarter] = _mm512_permutex2var_epi8(first, odd, last);
         }
     }
 };
 
 // Codes of a group that is as long as the table: its halves are rounded once.
-void look_up_rounded(const NestedCode &code, const uint8_t *from, int64_t count, float scale,
-                     bool is_f16, bool stream, char *to) {
+QK_NOINLINE void look_up_rounded(const NestedCode &code, const uint8_t *from, int64_t count,
+                                 float scale, bool is_f16, bool stream, char *to) {
     const HalfPlanes planes(code, scale, is_f16);
     // Interleaving bytes leaves halves in order.
     const __m512i eights = _mm512_setr_epi64(0, 4, 1, 5, 2, 6, 3, 7);
@@ -175,9 +190,8 @@ void look_up_rounded(const NestedCode &code, const uint8_t *from, int64_t count,
     }
 }
 
-void look_up_halves(const NestedCode &code, const uint8_t *from, int64_t count, float scale,
-                    bool is_f16, bool stream, char *to) {
-    if (count >= 256) return look_up_rounded(code, from, count, scale, is_f16, stream, to);
+QK_NOINLINE void look_up_some_halves(const NestedCode &code, const uint8_t *from, int64_t count,
+                                     float scale, bool is_f16, bool stream, char *to) {
     Plane planes[4];
     for (int p = 0; p < 4; ++p) planes[p] = load_plane(code.plane[p]);
     for (int64_t i = 0; i < count; i += 64, to += 128) {
@@ -194,6 +208,50 @@ void look_up_halves(const NestedCode &code, const uint8_t *from, int64_t count, 
             Avx512::put_bf16(value[2], value[3], to + 64, stream);
         }
     }
+}
+
+// Of E4M3, which `put` stores 64 of; those among which there is a NaN are looked up.
+template <class Put>
+inline QK_INLINE void compute_e4m3(const NestedCode &code, const uint8_t *from, int64_t count,
+                                   float scale, bool is_f16, bool stream, char *to,
+                                   const Put &put) {
+    const __m512 unit = _mm512_set1_ps(scale * Avx512E4m3::kUnit);
+    for (int64_t i = 0; i < count; i += 64, to += 128) {
+        prefetch(from + i + 4096);
+        const __m512i codes = _mm512_loadu_si512(from + i);
+        if (Avx512E4m3::has_nan(codes)) [[unlikely]] {
+            look_up_some_halves(code, from + i, 64, scale, is_f16, stream, to);
+        } else {
+            put(codes, unit, stream, to);
+        }
+    }
+}
+
+inline QK_INLINE void look_up_group(const NestedCode &code, const uint8_t *from, int64_t count,
+                                    float scale, bool is_f16, bool stream, char *to) {
+    if (code.e4m3 && Avx512E4m3::multiplies(scale)) {
+        const auto compute = [&](const auto &put) QK_INLINE {
+            compute_e4m3(code, from, count, scale, is_f16, stream, to, put);
+        };
+        if (is_f16) {
+            compute(Avx512E4m3::put_f16);
+        } else if (Avx512E4m3::has_halfway(scale)) {
+            compute(Avx512E4m3::put_bf16<true>);
+        } else {
+            compute(Avx512E4m3::put_bf16<false>);
+        }
+    } else if (count >= 256) {
+        look_up_rounded(code, from, count, scale, is_f16, stream, to);
+    } else {
+        look_up_some_halves(code, from, count, scale, is_f16, stream, to);
+    }
+}
+
+void look_up_halves(const NestedCode &code, const GroupCodes &run, bool is_f16, bool stream,
+                    char *to) {
+    for_each_group(run, to,
+                   [&](const uint8_t *from, int64_t count, float scale, char *at)
+                       QK_INLINE { look_up_group(code, from, count, scale, is_f16, stream, at); });
 }
 
 void look_up_columns(const NestedCode &code, const uint8_t (*from)[16], int64_t columns,
