@@ -143,6 +143,7 @@ constexpr Case kCases[] = {
     {"nf4 g64 gptq int8, m 1", kInt8Mode, kColumns | kLaneSums | kUpTo32Rows},
     {"nf4 g64 gptq int8, m 33", kInt8Mode, kColumns | kMany},
     {"nf4 flat int8, m 1", kInt8Mode, (kRow & ~kAlongK) | kLaneSums},
+    {"nf4 flat packed int8, m 1", kInt8Mode, (kPackedRow & ~kAlongK) | kLaneSums | kVnniRows},
     {"nf4 flat int8, m 32", kInt8Mode, (kRow & ~kAlongK) | kMany},
     {"nf4 flat, any k, int8, m 32", kInt8Mode, (kRow & ~(kAlongK | kSteps)) | kMany},
     {"nf4 flat bf16, m 32", kBf16Mode, (kRow & ~kAlongK) | kMany},

@@ -15,6 +15,23 @@ namespace qk::cpu {
 
 typedef float Int8Sums[kTaskRows];  // of a row of x
 
+// Instruction sets that read scales of groups that straddle rows for 32 rows of w at once.
+template <class Isa>
+constexpr bool kInt8FlatScales = requires {
+    typename Isa::FlatScales;
+};
+struct NoFlatScales {
+    explicit NoFlatScales(const Weight &) {}
+};
+template <class Isa, bool reads = kInt8FlatScales<Isa>>
+struct FlatScalesOf {
+    using Type = NoFlatScales;
+};
+template <class Isa>
+struct FlatScalesOf<Isa, true> {
+    using Type = typename Isa::FlatScales;
+};
+
 template <class Isa>
 class Int8Batch {
   public:
@@ -26,7 +43,7 @@ class Int8Batch {
                                                                                  {args.w, device},
                                                                                  {args.w, device},
                                                                                  {args.w, device}},
-          lowered_(has_minimum(args.w)),
+          flat_scales_(args.w), lowered_(has_minimum(args.w)),
           minima_(args.w, lowered_ ? args.w.minimum : args.w.scale, device),
           sums_(kSumsInWorkspace ? sums : own_) {
         memset(factors_, 0, sizeof(factors_));
@@ -80,6 +97,9 @@ class Int8Batch {
     void run_panel(int64_t first, int64_t last, const typename Isa::XTile *x, int64_t rows,
                    int64_t strip) {
         const int64_t first_group = load_scales(first, last), tiles = ceil_div(rows, kRows);
+        if constexpr (kInt8FlatScales<Isa>) {
+            if (rows == 1 && groups_ == 8) return run_one(first, last, x, first_group, strip);
+        }
         for (int64_t chunk = first; chunk < last; chunk += kChunks) {
             const int64_t chunks = min64(kChunks, last - chunk);
             Groups groups[kChunks] = {};
@@ -101,6 +121,19 @@ class Int8Batch {
             x += chunks * tiles;
         }
         kernel_.finish();
+    }
+
+    // The same of one row of x, groups of 16 columns.
+    void run_one(int64_t first, int64_t last, const typename Isa::XTile *x, int64_t first_group,
+                 int64_t strip) {
+        for (int64_t chunk = first; chunk < last; ++chunk, ++x) {
+            typename Isa::Strip::Chunk codes;
+            codes_.load(first_block_, blocks_, chunk, codes);
+            const TileFactors *const factors = factors_ + chunk * 8 - first_group;
+            const int64_t count = min64(8, s_.groups_per_row - chunk * 8);
+            kernel_.add_one(codes, *x, factors, count, sums(strip)[0]);
+            if (lowered_) lower(*x, 1, factors, count, low(strip));
+        }
     }
 
     struct Groups {  // of a chunk
@@ -157,24 +190,37 @@ class Int8Batch {
     int64_t load_scales(int64_t first, int64_t last) {
         const int64_t group = first * 128 / s_.group_size;
         const int64_t count = ceil_div(min64(last * 128, s_.k), s_.group_size) - group;
+        if constexpr (kInt8FlatScales<Isa>) {
+            if (args_.w.geometry.flat) {
+                flat_scales_.load(scales_[0], first_block_ * 8, group, count, factors_);
+                for (int64_t block = 0; block < blocks_; ++block) load_less(block, group, count);
+                return group;
+            }
+        }
         for (int64_t block = 0; block < blocks_; ++block) {
             const char *const from = scales_[block].load(first_block_ + block, group, count);
-            const uint8_t *const zeros = codes_.zeros(first_block_ + block, group, count);
             for (int64_t g = 0; g < count; ++g) {
                 memcpy(factors_[g].scale + 8 * block, from + 32 * g, 32);
                 prefetch(reinterpret_cast<const uint8_t *>(from + 32 * (g + count)));
-                if (zeros == nullptr) continue;
-                const typename Isa::Sums8 eight = Isa::load_zeros8(zeros + 4 * g);
-                memcpy(factors_[g].zero + 8 * block, &eight, sizeof(eight));
             }
-            if (!lowered_) continue;
-            const char *const minima = minima_.load(first_block_ + block, group, count);
-            for (int64_t g = 0; g < count; ++g) {
-                memcpy(factors_[g].minimum + 8 * block, minima + 32 * g, 32);
-                prefetch(reinterpret_cast<const uint8_t *>(minima + 32 * (g + count)));
-            }
+            load_less(block, group, count);
         }
         return group;
+    }
+
+    // Zeros and minima of a block of 8 rows.
+    void load_less(int64_t block, int64_t group, int64_t count) {
+        const uint8_t *const zeros = codes_.zeros(first_block_ + block, group, count);
+        for (int64_t g = 0; g < count && zeros != nullptr; ++g) {
+            const typename Isa::Sums8 eight = Isa::load_zeros8(zeros + 4 * g);
+            memcpy(factors_[g].zero + 8 * block, &eight, sizeof(eight));
+        }
+        if (!lowered_) return;
+        const char *const minima = minima_.load(first_block_ + block, group, count);
+        for (int64_t g = 0; g < count; ++g) {
+            memcpy(factors_[g].minimum + 8 * block, minima + 32 * g, 32);
+            prefetch(reinterpret_cast<const uint8_t *>(minima + 32 * (g + count)));
+        }
     }
 
     // Of all strips: a row of y at a time, as long runs take a fraction of the time of short ones.
@@ -208,6 +254,7 @@ class Int8Batch {
     typename Isa::Strip codes_;
     typename Isa::TileKernel kernel_;
     ScalePanel<Isa> scales_[kTaskBlocks];
+    [[no_unique_address]] typename FlatScalesOf<Isa>::Type flat_scales_;
     const bool lowered_;
     ScalePanel<Isa> minima_;  // the scales where there are none
     int64_t first_block_ = 0, blocks_ = 0;
@@ -250,7 +297,7 @@ void quantize_tiles(const LinearArgs &args, const Launch &launch, typename Isa::
             const int64_t tile = i / chunks, chunk = i % chunks, of_batch = tile % kTiles;
             const int64_t batch = tile - of_batch, side_by_side = min64(kTiles, tiles - batch);
             typename Isa::XTile *const at = to + batch * chunks + chunk * side_by_side + of_batch;
-            const int64_t left = round_up(args.x.rows - tile * kRows, Isa::XTile::kRowsRead);
+            const int64_t left = Isa::XTile::rows_read(args.x.rows - tile * kRows);
             for (int64_t j = 0; j < min64(kRows, left); ++j) {
                 float values[128];
                 load_chunk<Isa>(args.x, min64(tile * kRows + j, args.x.rows - 1), chunk, values);

@@ -85,9 +85,12 @@ constexpr int kTile = 8;            // rows of x side by side
 
 // What batch.hpp asks of tiles of kTile rows, whose sets of instructions need nothing set up.
 struct Tile8 {
-    static constexpr int64_t kRows = kTile, kRowsRead = kTile, kBatch = kInt8Batch, kStrips = 1;
+    static constexpr int64_t kRows = kTile, kBatch = kInt8Batch, kStrips = 1;
     static constexpr int64_t kChunks = 1, kAtOnce = kTile, kKept = INT64_MAX;
     static constexpr bool kSumsInWorkspace = false;
+
+    // Rows that products of `rows` of them read.
+    static constexpr int64_t rows_read(int64_t rows) { return round_up(rows, kTile); }
 };
 // A tile's factors of 128 columns, by block of a group.
 struct TileOfBlocks : Tile8 {

@@ -23,9 +23,11 @@ int64_t rows_for_avx2(const Weight &w) {
 }
 
 // Rows of x from which on AVX-512's batches, which gather columns, take less time than AVX2 where
-// these are stored. Rows are worth a batch from four on.
+// these are stored. Rows are worth a batch from four on; where groups straddle rows from the first
+// one, or from two on if codes have to be gathered.
 int64_t rows_for_vnni(const Weight &w) {
     if (w.layout == nullptr) return 4;
+    if (w.geometry.flat) return w.layout->id == kLayoutRows8 ? 1 : 2;
     switch (w.layout->id) {
         case QK_LAYOUT_AWQ_GEMM: return 13;
         case QK_LAYOUT_GPTQ:

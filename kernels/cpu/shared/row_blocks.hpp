@@ -77,11 +77,17 @@ class CodesOfBlocks {
     // Of steps of 16 columns, where groups straddle rows.
     QK_NOINLINE const uint8_t *zeros_of_steps(int64_t block, int64_t first, int64_t count) {
         const Geometry &s = w_.geometry;
-        for (int64_t i = 0; i < count; ++i) {
-            words_[i] = 0;
-            for (int64_t r = 0; r < min64(8, s.n - block * 8); ++r) {
-                const GroupIndex group = group_of(s, block * 8 + r, (first + i) * 16);
-                words_[i] |= uint32_t(zero_of(w_, group)) << 4 * r;
+        for (int64_t i = 0; i < count; ++i) words_[i] = 0;
+        for (int64_t r = 0; r < min64(8, s.n - block * 8); ++r) {
+            int64_t group = group_of(s, block * 8 + r, first * 16).group;
+            int64_t end = (group + 1) * s.group_size - ((block * 8 + r) * s.k + first * 16);
+            uint32_t zero = uint32_t(zero_of(w_, {0, group}));
+            for (int64_t i = 0; i < count; ++i) {
+                if (i * 16 >= end) {
+                    zero = uint32_t(zero_of(w_, {0, ++group}));
+                    end += s.group_size;
+                }
+                words_[i] |= zero << 4 * r;
             }
         }
         return reinterpret_cast<const uint8_t *>(words_);

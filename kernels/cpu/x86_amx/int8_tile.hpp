@@ -24,7 +24,7 @@ template <int kGroups>
 struct AmxInt8Operands : Avx512Int8 {
     // 128 columns of a tile's rows of x.
     struct XTile {
-        static constexpr int kRows = 2 * kTileRows16, kRowsRead = kTileRows16;
+        static constexpr int kRows = 2 * kTileRows16;
         static constexpr int64_t kBatch = 512, kStrips = 16, kChunks = 4, kAtOnce = 64;
         static constexpr int64_t kKept = kBatch;  // rows of x that all strips meet in turn
         static constexpr bool kSumsInWorkspace = true;
@@ -32,6 +32,7 @@ struct AmxInt8Operands : Avx512Int8 {
         float scale[kGroups][kRows];         // by block; the unit of entries is in it
         float lower[kGroups][kRows];         // what minima are multiplied by
 
+        static constexpr int64_t rows_read(int64_t rows) { return round_up(rows, kTileRows16); }
         float of_minima(int64_t b, int64_t j) const { return lower[b][j]; }
         void set_block(int64_t b, int64_t j, float of_entries, int32_t minus_sum) {
             scale[b][j] = of_entries;

@@ -5,6 +5,7 @@
 // and 16 rows of w to fold.
 #pragma once
 #include "cpu/int8/strip.hpp"
+#include "cpu/x86_avx512/flat_scales.hpp"
 #include "cpu/x86_avx512/int8_dots.hpp"
 #include "cpu/x86_avx512/transposes.hpp"
 
@@ -18,6 +19,10 @@ struct Avx512Int8 : Avx512Dots {
     // 128 columns of a tile's rows of x, so that a step reads one run of memory.
     struct XTile : TileOfBlocks {
         int32_t x[32][kTile];  // 4 columns each
+
+        static constexpr int64_t rows_read(int64_t rows) {
+            return rows > 4 ? 8 : rows > 2 ? 4 : rows;
+        }
     };
 
     // Codes of 32 rows of w to bytes: dword r of vectors d, 0 and 1, gets columns 4 d .. 4 d + 3 of
@@ -33,11 +38,12 @@ struct Avx512Int8 : Avx512Dots {
             decode_half(codes[2], codes[3], 1, to, entry);
         }
 
-      private:
-        // 16 rows: 32 bytes of each row at a time; 128 bits of a vector hold 4 rows.
-        template <class Entry>
-        QK_NOINLINE static void decode_half(const uint8_t *low, const uint8_t *high, int half,
-                                            __m512i (*to)[2], const Entry &entry) {
+        // 16 rows: 32 bytes of each row at a time; 128 bits of a vector hold 4 rows. put(d, v) for
+        // each d.
+        template <class Entry, class Put>
+        QK_INLINE static void decode_rows(const uint8_t *low, const uint8_t *high, int half,
+                                          const Entry &entry, const Put &put) {
+            QK_UNROLL
             for (int part = 0; part < 2; ++part) {
                 __m512i even[4], odd[4];  // 16 bytes of rows i, i + 4, i + 8, i + 12 each
                 QK_UNROLL
@@ -55,16 +61,24 @@ struct Avx512Int8 : Avx512Dots {
                     even[i] = _mm512_shuffle_i32x4(a, b, 0x88);
                     odd[i] = _mm512_shuffle_i32x4(a, b, 0xdd);
                 }
-                put_quarter(even, to + 2 * part, half, entry);
-                put_quarter(odd, to + 2 * part + 1, half, entry);
+                put_quarter(even, 2 * part, half, entry, put);
+                put_quarter(odd, 2 * part + 1, half, entry, put);
             }
+        }
+
+      private:
+        template <class Entry>
+        QK_NOINLINE static void decode_half(const uint8_t *low, const uint8_t *high, int half,
+                                            __m512i (*to)[2], const Entry &entry) {
+            decode_rows(low, high, half, entry,
+                        [=](int d, __m512i v) QK_INLINE { to[d][half] = v; });
         }
 
         // Byte b of each of a row's four dwords belongs to columns 32 b + 4 quarter .. + 3 (low)
         // and 16 further (high nibbles); they stand in dword b.
-        template <class Entry>
-        QK_INLINE static void put_quarter(const __m512i (&v)[4], __m512i (*to)[2], int half,
-                                          const Entry &entry) {
+        template <class Entry, class Put>
+        QK_INLINE static void put_quarter(const __m512i (&v)[4], int quarter, int half,
+                                          const Entry &entry, const Put &put) {
             const __m512i t[4] = {
                 _mm512_unpacklo_epi32(v[0], v[1]), _mm512_unpackhi_epi32(v[0], v[1]),
                 _mm512_unpacklo_epi32(v[2], v[3]), _mm512_unpackhi_epi32(v[2], v[3])};
@@ -73,8 +87,8 @@ struct Avx512Int8 : Avx512Dots {
                 _mm512_unpacklo_epi64(t[1], t[3]), _mm512_unpackhi_epi64(t[1], t[3])};
             QK_UNROLL
             for (int b = 0; b < 4; ++b) {
-                to[8 * b][half] = entry(by_byte[b], half, 2 * b);
-                to[8 * b + 4][half] = entry(_mm512_srli_epi16(by_byte[b], 4), half, 2 * b + 1);
+                put(8 * b + quarter, entry(by_byte[b], half, 2 * b));
+                put(8 * b + 4 + quarter, entry(_mm512_srli_epi16(by_byte[b], 4), half, 2 * b + 1));
             }
         }
     };
@@ -108,21 +122,38 @@ struct Avx512Int8 : Avx512Dots {
             : zeros_(w.zero != nullptr || has_minimum(w)),
               is_table_(w.format->kind == FormatKind::kLut4), table_(Int8Entries(w), is_table_) {}
 
-        void decode(const uint8_t *const (&codes)[4], const TileFactors *, int64_t) {
+        template <bool table>
+        auto entry() const {
             const __m512i mask = _mm512_set1_epi8(15);
-            const auto look_up = [this](__m512i v, int, int)
-                                     QK_INLINE { return table_.look_up(v); };
-            const auto lowest = [mask](__m512i v, int, int)
-                                    QK_INLINE { return _mm512_and_si512(v, mask); };
-            is_table_ ? TileDecoder<true>::decode(codes, entries_, look_up)
-                      : TileDecoder<true>::decode(codes, entries_, lowest);
+            return [this, mask](__m512i v, int, int)
+                       QK_INLINE { return table ? table_.look_up(v) : _mm512_and_si512(v, mask); };
+        }
+
+        void decode(const uint8_t *const (&codes)[4], const TileFactors *, int64_t) {
+            is_table_ ? TileDecoder<true>::decode(codes, entries_, entry<true>())
+                      : TileDecoder<true>::decode(codes, entries_, entry<false>());
+        }
+
+        // One row of x and groups of 16: codes are multiplied while they are in registers.
+        void add_one(const uint8_t *const (&codes)[4], const XTile &x, const TileFactors *factors,
+                     int64_t count, float *acc) const {
+            for (int half = 0; half < 2; ++half) {
+                const uint8_t *const low = codes[2 * half], *const high = codes[2 * half + 1];
+                is_table_ ? add_sixteen<true>(low, high, half, x, factors, count, acc)
+                          : add_sixteen<false>(low, high, half, x, factors, count, acc);
+            }
         }
 
         // Up to `rows` rows of a tile of x; `count` of the chunk's `groups` have columns.
         void add(const XTile *x, int64_t rows, const TileFactors *factors, int64_t count,
                  int64_t groups, float (*acc)[kTaskRows], int64_t) const {
-            rows > 4 ? add_rows<8>(*x, factors, count, 32 / groups, acc)
-                     : add_rows<4>(*x, factors, count, 32 / groups, acc);
+            const int64_t columns = 32 / groups;
+            switch (XTile::rows_read(rows)) {
+                case 1: return add_few<1>(*x, factors, count, columns, acc);
+                case 2: return add_few<2>(*x, factors, count, columns, acc);
+                case 4: return add_rows<4>(*x, factors, count, columns, acc);
+                default: return add_rows<8>(*x, factors, count, columns, acc);
+            }
         }
 
         void finish() {}
@@ -133,6 +164,34 @@ struct Avx512Int8 : Avx512Dots {
       private:
         const bool zeros_, is_table_;
         const ByteTable table_;
+
+        // `half`: of a task's rows of w.
+        template <bool table>
+        QK_NOINLINE void add_sixteen(const uint8_t *low, const uint8_t *high, int half,
+                                     const XTile &x, const TileFactors *factors, int64_t count,
+                                     float *acc) const {
+            __m512i sum[8];
+            QK_UNROLL
+            for (int b = 0; b < 8; ++b) {
+                sum[b] = _mm512_set1_epi32(x.minus[b][0]);
+                if (!zeros_) continue;
+                sum[b] = _mm512_madd_epi16(_mm512_load_si512(factors[b].zero + 16 * half), sum[b]);
+            }
+            TileDecoder<true>::decode_rows(low, high, half, entry<table>(),
+                                           [&](int d, __m512i w) QK_INLINE {
+                add_dots(sum[d / 4], w, _mm512_set1_epi32(x.x[d][0]));
+            });
+            acc += 16 * half;
+            __m512 total = _mm512_load_ps(acc);
+            QK_UNROLL
+            for (int b = 0; b < 8; ++b) {
+                if (b >= count) break;
+                const __m512 factor = _mm512_mul_ps(_mm512_set1_ps(x.scale[b][0]),
+                                                    _mm512_load_ps(factors[b].scale + 16 * half));
+                total = _mm512_fmadd_ps(_mm512_cvtepi32_ps(sum[b]), factor, total);
+            }
+            _mm512_store_ps(acc, total);
+        }
 
         template <int kRows>
         QK_NOINLINE void add_rows(const XTile &x, const TileFactors *factors, int64_t count,
@@ -154,6 +213,33 @@ struct Avx512Int8 : Avx512Dots {
                         _mm512_store_ps(to, _mm512_fmadd_ps(whole, factor, _mm512_load_ps(to)));
                     }
                 }
+            }
+        }
+
+        // One and two rows leave registers for what is summed up.
+        template <int kRows>
+        QK_NOINLINE void add_few(const XTile &x, const TileFactors *factors, int64_t count,
+                                 int64_t columns, float (*acc)[kTaskRows]) const {
+            __m512 total[kRows][2];
+            QK_UNROLL
+            for (int i = 0; i < 2 * kRows; ++i) {
+                total[i / 2][i % 2] = _mm512_load_ps(acc[i / 2] + 16 * (i % 2));
+            }
+            for (int64_t b = 0; b < count; ++b, ++factors) {
+                __m512i sum[kRows][2];
+                start<kRows>(x.minus[b], factors->zero, sum);
+                multiply<kRows>(entries_ + b * columns, x.x + b * columns, columns, sum);
+                QK_UNROLL
+                for (int i = 0; i < 2 * kRows; ++i) {
+                    const __m512 scale = _mm512_load_ps(factors->scale + 16 * (i % 2));
+                    const __m512 factor = _mm512_mul_ps(_mm512_set1_ps(x.scale[b][i / 2]), scale);
+                    const __m512 whole = _mm512_cvtepi32_ps(sum[i / 2][i % 2]);
+                    total[i / 2][i % 2] = _mm512_fmadd_ps(whole, factor, total[i / 2][i % 2]);
+                }
+            }
+            QK_UNROLL
+            for (int i = 0; i < 2 * kRows; ++i) {
+                _mm512_store_ps(acc[i / 2] + 16 * (i % 2), total[i / 2][i % 2]);
             }
         }
 
@@ -237,6 +323,11 @@ struct Avx512Int8 : Avx512Dots {
       private:
         const int32_t zero_;  // that all sums of x are multiplied by
     };
+};
+
+// Of nibbles.
+struct Avx512Int8Nibbles : Avx512Int8 {
+    using FlatScales = Avx512FlatScales;
 };
 
 // Of rows of bytes.
