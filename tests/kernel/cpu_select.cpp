@@ -282,6 +282,25 @@ TEST(CpuSelect, TilesBeginByTheGroupsSize) {
     }
 }
 
+// Where groups straddle rows, VNNI's batch takes packed weights from the first row of x on and rows
+// as stored from the second.
+TEST(CpuSelect, BatchesBeginEarlyWhereGroupsStraddleRows) {
+    for (const qk_layout layout : {qk_layout{qk::kLayoutRows8}, qk_layout{QK_LAYOUT_ROW_HIGH}}) {
+        const WeightCase c = {QK_FORMAT_NF4, QK_FORMAT_F32,   layout, 8, 1040, 64,
+                              false,         QK_GROUPING_FLAT};
+        const TestWeight weight(c, 1);
+        ASSERT_TRUE(weight.valid());
+        const qk::Format *const f32 = qk::find_format(QK_FORMAT_F32);
+        for (const int64_t m : {1, 2}) {
+            const qk::LinearArgs args = {
+                {f32, m, c.k, nullptr}, weight.view(), nullptr, {f32, m, c.n, nullptr}};
+            const LinearRow &row = select_linear(linear_facts(args), kZen4, kInt8Mode);
+            const bool batch = m == 2 || layout == qk_layout{qk::kLayoutRows8};
+            EXPECT_STREQ(row.name, batch ? "avx512 vnni int8 batch" : "avx512 vnni int8");
+        }
+    }
+}
+
 // Names are those of the kernels, and each kernel of the build is in the table once.
 TEST(CpuSelect, KnowsEveryKernel) {
     std::set<std::string> names;
