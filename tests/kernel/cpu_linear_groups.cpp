@@ -1,4 +1,5 @@
 // Groups of the CPU's linear kernels: straddling rows, with scales of second groups.
+#include "cpu/shared/nested.hpp"
 #include "kernel/cpu_linear.hpp"
 
 namespace {
@@ -52,6 +53,30 @@ TEST_F(CpuLinear, SignedBytesByLines) {
                                       minimum};
                 compare(c, kDense[turn % 3], 1 + turn % 2, true);
                 compare_in(qk::kCpuBackend.linear_int8, c, QK_FORMAT_F32, 1 + turn % 5 / 3, false);
+            }
+        }
+    }
+}
+
+// E4M3 scales that one number divides, which kernels may divide themselves instead of looking
+// quotients up. Some of the codes are NaNs.
+TEST_F(CpuLinear, DividedScales) {
+    int turn = 0;
+    for (const int64_t k : {16, 48, 128, 400}) {
+        for (const qk_layout layout : {qk::kLayoutRows8, qk_layout(QK_LAYOUT_ROW)}) {
+            for (const int64_t n : {5, 8, 40}) {
+                if (left_out()) continue;
+                WeightCase c = {QK_FORMAT_FP4_E2M1, QK_FORMAT_E4M3, layout, n, k, 16};
+                c.divided = true;
+                const TestWeight weight(c, 1);
+                const qk::Weight w = weight.view();
+                qk::cpu::NestedCode code;
+                qk::cpu::load_nested_code(w, w.scale, &code);
+                float divisor;
+                memcpy(&divisor, w.global, sizeof(divisor));
+                EXPECT_EQ(code.divisor, divisor);
+                compare(c, kDense[turn % 3], 1 + turn % 4, true);
+                compare_in(qk::kCpuBackend.linear_int8, c, QK_FORMAT_F32, 1 + turn++ % 3, false);
             }
         }
     }

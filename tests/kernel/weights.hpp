@@ -24,6 +24,7 @@ struct WeightCase {
     qk_grouping grouping = QK_GROUPING_DEFAULT;
     int32_t scale_group_size = 0;
     bool minimum = false;
+    bool divided = false;  // scales by one GLOBAL number, folded into their table
 };
 
 inline std::string describe(const WeightCase &c) {
@@ -32,7 +33,7 @@ inline std::string describe(const WeightCase &c) {
            std::to_string(c.n) + "x" + std::to_string(c.k) + " group " +
            std::to_string(c.group_size) + (c.symmetric ? " symmetric" : "") +
            (c.grouping == QK_GROUPING_FLAT ? " flat" : "") + (c.minimum ? " minima" : "") +
-           " nest " + std::to_string(c.scale_group_size);
+           (c.divided ? " divided" : "") + " nest " + std::to_string(c.scale_group_size);
 }
 
 class TestWeight {
@@ -49,7 +50,10 @@ class TestWeight {
         desc.rank = 2;
         desc.shape[0] = c.n;
         desc.shape[1] = c.k;
-        desc.flags = c.symmetric ? QK_TENSOR_SYMMETRIC : c.minimum ? QK_TENSOR_FLOAT_MIN : 0;
+        desc.flags = c.symmetric ? QK_TENSOR_SYMMETRIC
+                     : c.minimum ? QK_TENSOR_FLOAT_MIN
+                     : c.divided ? QK_TENSOR_GLOBAL | QK_TENSOR_GLOBAL_DIVIDES
+                                 : 0;
         qk::ErrorText error;
         valid_ = qk::resolve(desc, qk::kLayoutRows8, &shape_, &error) == QK_OK;
         if (!valid_) return;
@@ -69,7 +73,9 @@ class TestWeight {
         };
         void *planes[QK_PLANE_COUNT];
         for (qk_plane p = 0; p < QK_PLANE_COUNT; ++p) planes[p] = plane(p);
-        return qk::weight_of(shape_, planes, qk::kScaleTables);
+        qk::Weight w = qk::weight_of(shape_, planes, qk::kScaleTables);
+        qk::fold_global(&w, folded_);
+        return w;
     }
 
     // Every byte of every plane.
@@ -105,6 +111,7 @@ class TestWeight {
         fill(QK_PLANE_SCALE_CODE, QK_FORMAT_F32, [&] { return table(random); });
         fill(QK_PLANE_SCALE_BIAS, QK_FORMAT_F32, [&] { return scale(random); });
         fill(QK_PLANE_TABLE, QK_FORMAT_F32, [&] { return table(random); });
+        fill(QK_PLANE_GLOBAL, QK_FORMAT_F32, [&] { return 1000 * (2 + table(random)); });
         if (shape_.format->id == QK_FORMAT_LUT8 && random() % 2 != 0) mirror_table();
     }
 
@@ -122,6 +129,7 @@ class TestWeight {
 
     qk::Shape shape_ = {};
     Guarded planes_[QK_PLANE_COUNT];
+    mutable float folded_[256];
     bool valid_ = false;
 };
 

@@ -16,6 +16,7 @@ struct NestedCode {
     bool exponents;  // E8M0's own table: the codes are exponents
     bool e4m3;       // E4M3's
     bool finite;     // all of them
+    float divisor;   // of all of E4M3's numbers, where the values are their quotients; else 0
 };
 
 // Which second scales 8 rows have from a group on. A second scale belongs to consecutive numbers of
@@ -71,12 +72,30 @@ inline void load_nested_code(const void *from, NestedCode *code) {
     code->exponents = memcmp(from, kScaleTables.e8m0, sizeof(code->value)) == 0;
     code->e4m3 = memcmp(from, kScaleTables.e4m3, sizeof(code->value)) == 0;
     code->finite = true;
+    code->divisor = 0;
     for (int64_t i = 0; i < 256; ++i) {
         code->finite &= __builtin_fabsf(code->value[i]) < __builtin_inff();
         for (int64_t p = 0; p < 4; ++p) {
             code->plane[p][i] = static_cast<const uint8_t *>(from)[4 * i + p];
         }
     }
+}
+
+// Of a weight whose GLOBAL number divides (fold_global). A quarter of the range of exponents is
+// left on either side, so that the numbers may be divided times a power of two.
+inline float divisor_of(const Weight &w, const NestedCode &code) {
+    if (w.globals != 1 || w.global == nullptr || code.e4m3) return 0;
+    float global, numbers[256];
+    memcpy(&global, w.global, sizeof(global));
+    memcpy(numbers, kScaleTables.e4m3, sizeof(numbers));
+    const float magnitude = __builtin_fabsf(global);
+    if (!(magnitude > 0x1p-64f && magnitude < 0x1p64f)) return 0;
+    for (float &number : numbers) number /= global;
+    return memcmp(numbers, code.value, sizeof(numbers)) == 0 ? global : 0;
+}
+inline void load_nested_code(const Weight &w, const ScalePlane &plane, NestedCode *code) {
+    load_nested_code(plane.code, code);
+    if (plane.format->id == QK_FORMAT_E4M3) code->divisor = divisor_of(w, *code);
 }
 
 // All have the second scale 1 and a bias that adds nothing.

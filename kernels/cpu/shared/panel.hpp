@@ -108,7 +108,7 @@ class ScalePanel {
         : w_(w), plane_(plane), stored_(w, plane), packed_(w.layout->id == kLayoutRows8),
           widen_(pick_nested_widener<Isa>(device)), look_up_(pick_byte_lookup<Isa>(device)) {
         if (!has_coded_scales(plane)) return;
-        load_nested_code(plane.code, &nested_);
+        load_nested_code(w, plane, &nested_);
         // Powers of two need no table.
         looked_up_ = !packed_ && plane.format->id != QK_FORMAT_I8 &&
                      plane.format->id != QK_FORMAT_E8M0 && rows_in_sequence(w);

@@ -49,21 +49,28 @@ struct Avx2E4m3 : E4m3 {
 
     // 32 bytes to numbers times a factor, of which `unit` is kUnit times as much.
     QK_INLINE static void to_f32(const void *from, float unit, __m256 (&to)[4]) {
+        const auto by = [](float number) {
+            return [=](__m256 a) QK_INLINE { return _mm256_mul_ps(a, _mm256_set1_ps(number)); };
+        };
+        to_f32(from, by(unit), by(unit * (1 / kUnit)), to);
+    }
+    // of_half(number / kUnit), or of_number(number) where one of them is a NaN.
+    template <class OfHalf, class OfNumber>
+    QK_INLINE static void to_f32(const void *from, const OfHalf &of_half, const OfNumber &of_number,
+                                 __m256 (&to)[4]) {
         const __m256i codes = _mm256_loadu_si256(static_cast<const __m256i *>(from));
         if (has_nan(codes)) [[unlikely]] {
-            const __m256 factor = _mm256_set1_ps(unit * (1 / kUnit));
             const char *const bytes = static_cast<const char *>(from);
-            for (int i = 0; i < 4; ++i) to[i] = _mm256_mul_ps(to_f32(bytes + 8 * i), factor);
+            for (int i = 0; i < 4; ++i) to[i] = of_number(to_f32(bytes + 8 * i));
             return;
         }
         const Halves halves = to_halves(codes);
         const __m256i low = _mm256_unpacklo_epi16(halves.even, halves.odd);
         const __m256i high = _mm256_unpackhi_epi16(halves.even, halves.odd);
-        const __m256 by = _mm256_set1_ps(unit);
-        to[0] = first_eight(low, by);
-        to[1] = first_eight(high, by);
-        to[2] = last_eight(low, by);
-        to[3] = last_eight(high, by);
+        to[0] = of_half(_mm256_cvtph_ps(_mm256_castsi256_si128(low)));
+        to[1] = of_half(_mm256_cvtph_ps(_mm256_castsi256_si128(high)));
+        to[2] = of_half(_mm256_cvtph_ps(_mm256_extracti128_si256(low, 1)));
+        to[3] = of_half(_mm256_cvtph_ps(_mm256_extracti128_si256(high, 1)));
     }
 };
 
@@ -98,6 +105,17 @@ struct Avx2E8m0 {
     QK_INLINE static __m256 of_number(__m256i code) {
         const __m256i least = _mm256_set1_epi32(0x00400000);
         return _mm256_castsi256_ps(_mm256_max_epu32(_mm256_slli_epi32(code, 23), least));
+    }
+};
+
+// E4M3's numbers divided: the same quotients as those of a table of them.
+struct Avx2Quotients {
+    // 32 bytes; `unit`: what divides / Avx2E4m3::kUnit.
+    QK_INLINE static void to_f32(const void *from, float unit, __m256 (&to)[4]) {
+        const auto by = [](float number) {
+            return [=](__m256 a) QK_INLINE { return _mm256_div_ps(a, _mm256_set1_ps(number)); };
+        };
+        Avx2E4m3::to_f32(from, by(unit), by(unit * Avx2E4m3::kUnit), to);
     }
 };
 
@@ -142,10 +160,22 @@ struct Avx2ByteNumbers : Avx2Halves {
     // WidenNested.
     static int64_t widen_scales(const NestedCode &code, const char *from, int64_t count,
                                 const SecondRun &run, float bias, float (*to)[8]) {
+        if (code.divisor != 0 && is_plain(run, bias)) return widen_quotients(code, from, count, to);
         const auto widen = code.exponents ? WidenNumbers<Avx2E8m0>::run
                            : code.e4m3    ? WidenNumbers<Avx2E4m3>::run
                                           : widen_gathering<Avx2ByteNumbers>;
         return widen(code, from, count, run, bias, to);
+    }
+    static int64_t widen_quotients(const NestedCode &code, const char *from, int64_t count,
+                                   float (*to)[8]) {
+        int64_t i = 0;
+        for (; i + 4 <= count; i += 4) {
+            __m256 quotients[4];
+            Avx2Quotients::to_f32(from + 8 * i, code.divisor / Avx2E4m3::kUnit, quotients);
+            for (int j = 0; j < 4; ++j) _mm256_storeu_ps(to[i + j], quotients[j]);
+        }
+        for (; i < count; ++i) _mm256_storeu_ps(to[i], look_up_bytes(code.value, from + 8 * i));
+        return count;
     }
     // LookUpBytes.
     static void look_up_floats(const NestedCode &code, const uint8_t *from, int64_t count,

@@ -30,6 +30,10 @@ class YmmGroupScales {
             kind_ = Kind::kE4m3;
             unit_ = factor * Avx2E4m3::kUnit;
         }
+        if (code->divisor != 0 && factor == 1) {
+            kind_ = Kind::kQuotients;
+            unit_ = code->divisor / Avx2E4m3::kUnit;
+        }
     }
 
     // Those of a block of 8 rows from a group on: where they are stored, or as f32.
@@ -52,10 +56,11 @@ class YmmGroupScales {
     }
 
   private:
-    enum class Kind { kPanel, kF16, kBf16, kE8m0, kE4m3 };
+    enum class Kind { kPanel, kF16, kBf16, kE8m0, kE4m3, kQuotients };
 
     QK_INLINE void widen(const char *from, YmmSums::Floats8 (&to)[kBlocks]) const {
         if (kind_ == Kind::kE4m3) return widen_fours<Avx2E4m3>(from, to);
+        if (kind_ == Kind::kQuotients) return widen_fours<Avx2Quotients>(from, to);
         if (kind_ == Kind::kE8m0) return widen_fours<Avx2E8m0>(from, to);
         QK_UNROLL
         for (int b = 0; b < kBlocks; ++b) {
@@ -83,7 +88,7 @@ class YmmGroupScales {
     const ScalePlane &plane_;
     ScalePanel<Isa> panel_;  // of what is not decoded in place
     Kind kind_ = Kind::kPanel;
-    float unit_ = 1;  // of E4M3
+    float unit_ = 1;  // of E4M3, or what divides
 };
 
 template <class Isa, int kBlocks>
