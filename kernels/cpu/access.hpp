@@ -310,7 +310,10 @@ class RowScales {
         } else if (coded_) {
             for (int64_t i = 0; i < count; ++i) to[i] = at(first + i);
         } else if (stride_ == 1) {
-            widen_x<Isa>({plane_.format, 1, count, plane_.data}, place, count, to);
+            // Whole runs where there are some: a part of one goes through memory.
+            const int64_t whole = round_up(count, 16);
+            const bool there = place + whole <= w_.geometry.group_count && !is_records(w_);
+            widen_x<Isa>({plane_.format, 1, count, plane_.data}, place, there ? whole : count, to);
         } else {
             for (int64_t i = 0; i < count; ++i) {
                 to[i] = load_float(format, plane_.data, place + i * stride_);

@@ -59,15 +59,30 @@ class Decoder {
                                const char *const *x, Lanes<Isa> (*sums)[8]) {
         const auto add = [&]<bool lowered, bool flat>(const auto &look_up) QK_INLINE {
             const char *const minima = lowered ? minima_.load_columns(row, column, end) : nullptr;
-            for (int64_t i = 0; i < min64(8, w_.geometry.n - row); ++i) {
-                const uint8_t *const codes = data_ + (row + i) * w_.geometry.k + column;
-                prefetch_lines(codes, end - column, end - column);
-                Lanes<Isa> sum[kCount];
-                for (int j = 0; j < kCount; ++j) sum[j] = sums[j][i];
-                add_row<lowered, flat, kCount>(codes, left_of_group(row + i, column), end - column,
-                                               scales + 4 * i, minima + 4 * i, x, sum, look_up);
-                for (int j = 0; j < kCount; ++j) sums[j][i] = sum[j];
+            const int64_t k = w_.geometry.k, next = 2 * end - column;  // two panels on
+            const int64_t ahead = next < k ? 2 * (end - column) : 7 * k + 2 * (end - column);
+            const auto add_some = [&]<int kRows>(int64_t i) QK_INLINE {
+                const uint8_t *const codes = data_ + (row + i) * k + column;
+                Lanes<Isa> sum[kRows][kCount];
+                for (int r = 0; r < kRows; ++r) {
+                    prefetch_lines(codes + r * k, end - column, ahead);
+                    for (int j = 0; j < kCount; ++j) sum[r][j] = sums[j][i + r];
+                }
+                add_rows<lowered, flat, kRows, kCount>(codes, left_of_group(row + i, column),
+                                                       end - column, scales + 4 * i, minima + 4 * i,
+                                                       x, sum, look_up);
+                for (int r = 0; r < kRows; ++r) {
+                    for (int j = 0; j < kCount; ++j) sums[j][i + r] = sum[r][j];
+                }
+            };
+            const int64_t rows = min64(8, w_.geometry.n - row);
+            int64_t i = 0;
+            constexpr int kVectors = lowered ? 2 * kCount : kCount;
+            constexpr int kRows = flat ? 1 : kBytesTogether<kVectors>;
+            if constexpr (kRows > 1) {
+                for (; i + kRows <= rows; i += kRows) add_some.template operator()<kRows>(i);
             }
+            for (; i < rows; ++i) add_some.template operator()<1>(i);
         };
         const auto add_codes = [&](const auto &look_up) {
             if (w_.geometry.flat) {
@@ -84,24 +99,41 @@ class Decoder {
     }
 
   private:
-    // Of one row, whose first group ends after `next` columns; scales and minima: an f32 a group, 8
-    // apart.
-    template <bool lowered, bool flat, int kCount, class LookUp>
-    QK_INLINE void add_row(const uint8_t *codes, int64_t next, int64_t count, const char *scales,
-                           const char *minima, const char *const *x, Lanes<Isa> (&sum)[kCount],
-                           const LookUp &look_up) const {
-        const int64_t size = w_.geometry.group_size;
+    // Rows of bytes that are multiplied side by side, whose chains of sums are independent, where
+    // each has so many vectors beside its scale.
+    template <int kVectors>
+    static constexpr int kBytesTogether = [] {
+        if constexpr (requires { Isa::kBytesTogether; }) {
+            return kVectors < Isa::kBytesTogether ? Isa::kBytesTogether / kVectors : 1;
+        }
+        return 1;
+    }();
+
+    // Of rows whose first group ends after `next` columns; scales and minima: an f32 a row, groups
+    // 8 apart.
+    template <bool lowered, bool flat, int kRows, int kCount, class LookUp>
+    QK_INLINE void add_rows(const uint8_t *codes, int64_t next, int64_t count, const char *scales,
+                            const char *minima, const char *const *x,
+                            Lanes<Isa> (&sum)[kRows][kCount], const LookUp &look_up) const {
+        const int64_t size = w_.geometry.group_size, k = w_.geometry.k;
         for (int64_t at = 0; at < count; next += size, scales += 32, minima += 32) {
-            Lanes<Isa> scale = Isa::splat(load_as<float>(scales, 0));
-            Lanes<Isa> minus = Isa::splat(lowered ? -load_as<float>(minima, 0) : 0);
-            const auto weight = [&](const uint8_t *from) QK_INLINE {
-                const Lanes<Isa> product = Isa::mul(look_up(from), scale);
-                return lowered ? Isa::add(product, minus) : product;
+            Lanes<Isa> scale[kRows], minus[kRows];
+            QK_UNROLL
+            for (int r = 0; r < kRows; ++r) {
+                scale[r] = Isa::splat(load_as<float>(scales, r));
+                minus[r] = Isa::splat(lowered ? -load_as<float>(minima, r) : 0);
+            }
+            const auto weight = [&](const uint8_t *from, int r) QK_INLINE {
+                const Lanes<Isa> product = Isa::mul(look_up(from), scale[r]);
+                return lowered ? Isa::add(product, minus[r]) : product;
             };
             const auto add_step = [&]() QK_INLINE {
-                const Lanes<Isa> product = weight(codes + at);
-                for (int j = 0; j < kCount; ++j) {
-                    sum[j] = Isa::fma(Isa::load_f32(x[j] + at * 4), product, sum[j]);
+                QK_UNROLL
+                for (int r = 0; r < kRows; ++r) {
+                    const Lanes<Isa> product = weight(codes + r * k + at, r);
+                    for (int j = 0; j < kCount; ++j) {
+                        sum[r][j] = Isa::fma(Isa::load_f32(x[j] + at * 4), product, sum[r][j]);
+                    }
                 }
                 at += 16;
             };
@@ -110,21 +142,23 @@ class Decoder {
             if (at >= end) continue;
             if (flat && next < count) {  // a step whose other columns are the next group's
                 const Mask<Isa> before = Isa::first_lanes(next - at);
-                scale = Isa::where(before, scale, Isa::splat(load_as<float>(scales, 8)));
+                scale[0] = Isa::where(before, scale[0], Isa::splat(load_as<float>(scales, 8)));
                 if (lowered) {
-                    minus = Isa::where(before, minus, Isa::splat(-load_as<float>(minima, 8)));
+                    minus[0] = Isa::where(before, minus[0], Isa::splat(-load_as<float>(minima, 8)));
                 }
                 if (at + 16 <= count) {
                     add_step();
                     continue;
                 }
             }
-            uint8_t last[16] = {};  // the row's last columns
-            memcpy(last, codes + at, size_t(count - at));
             const Mask<Isa> mask = Isa::first_lanes(count - at);
-            for (int j = 0; j < kCount; ++j) {
-                const Lanes<Isa> of_x = Isa::load_f32(x[j] + at * 4, mask);
-                sum[j] = Isa::fma_where(mask, of_x, weight(last), sum[j]);
+            for (int r = 0; r < kRows; ++r) {
+                uint8_t last[16] = {};  // the row's last columns
+                memcpy(last, codes + r * k + at, size_t(count - at));
+                for (int j = 0; j < kCount; ++j) {
+                    const Lanes<Isa> of_x = Isa::load_f32(x[j] + at * 4, mask);
+                    sum[r][j] = Isa::fma_where(mask, of_x, weight(last, r), sum[r][j]);
+                }
             }
             return;
         }

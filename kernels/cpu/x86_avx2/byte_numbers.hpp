@@ -150,6 +150,20 @@ struct Avx2ByteNumbers : Avx2Halves {
         return _mm256_setr_ps(table[b[0]], table[b[1]], table[b[2]], table[b[3]], table[b[4]],
                               table[b[5]], table[b[6]], table[b[7]]);
     }
+    // The same beside products: each number in all lanes, as blends have more ports than inserts,
+    // and codes loaded together.
+    static __m256 look_up_blending(const float *table, const void *bytes) {
+        uint64_t codes;
+        __builtin_memcpy(&codes, bytes, 8);
+        const auto of = [=](int i) QK_INLINE {
+            return _mm256_broadcast_ss(table + uint8_t(codes >> 8 * i));
+        };
+        const __m256 a = _mm256_blend_ps(of(0), of(1), 0x02);
+        const __m256 b = _mm256_blend_ps(of(2), of(3), 0x08);
+        const __m256 c = _mm256_blend_ps(of(4), of(5), 0x20);
+        const __m256 d = _mm256_blend_ps(of(6), of(7), 0x80);
+        return _mm256_blend_ps(_mm256_blend_ps(a, b, 0x0c), _mm256_blend_ps(c, d, 0xc0), 0xf0);
+    }
     // 8 scales from 8 codes: code * second + bias.
     static void widen_nested(const char *from, const float *code, const float *second, float bias,
                              float *to) {

@@ -18,7 +18,8 @@ namespace {
 struct Avx2Base : Avx2Planes, Avx2Bytes, Avx2ByteNumbers {
     static constexpr uint32_t kFeature = kAvx2;
     static constexpr int kVectorBytes = 32;
-    static constexpr int kRowsTogether = 1;  // 16 registers hold the x of a step and little else
+    static constexpr int kRowsTogether = 1;   // 16 registers hold the x of a step and little else
+    static constexpr int kBytesTogether = 4;  // rows: sums of one are a chain of multiply-adds
     static constexpr int kTileVectors = 1, kTileBatch = 6;  // sums that fit the registers
 
     struct Lanes {  // 16 floats
@@ -117,9 +118,11 @@ struct Avx2Base : Avx2Planes, Avx2Bytes, Avx2ByteNumbers {
         return {bf16_to_f32(halves.low), bf16_to_f32(halves.high)};
     }
     static Lanes load_s8(const uint8_t *from) {  // 16 bytes
-        const __m128i bytes = _mm_loadu_si128(reinterpret_cast<const __m128i *>(from));
-        return {_mm256_cvtepi32_ps(_mm256_cvtepi8_epi32(bytes)),
-                _mm256_cvtepi32_ps(_mm256_cvtepi8_epi32(_mm_srli_si128(bytes, 8)))};
+        const auto eight = [](const uint8_t *at) {
+            const __m128i bytes = _mm_loadl_epi64(reinterpret_cast<const __m128i *>(at));
+            return _mm256_cvtepi32_ps(_mm256_cvtepi8_epi32(bytes));
+        };
+        return {eight(from), eight(from + 8)};
     }
     static void store_f32(float *to, Lanes a) {
         _mm256_storeu_ps(to, a.low);
@@ -264,7 +267,7 @@ struct Avx2 : Fallbacks<Avx2Base> {
 
         explicit WideTable(const float *from) : entries(from) {}
         Lanes look_up(const uint8_t *codes) const {
-            return {look_up_bytes(entries, codes), look_up_bytes(entries, codes + 8)};
+            return {look_up_blending(entries, codes), look_up_blending(entries, codes + 8)};
         }
     };
 
