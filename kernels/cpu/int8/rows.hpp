@@ -46,8 +46,8 @@ class Int8RowsOfBytes {
                 const Panel panel = load(row, column);
                 for (int64_t i = 0; i < rows; ++i) {
                     const typename Isa::XChunk *const x = x_ + (first + i) * chunks_ + column / 128;
-                    sums[i] =
-                        lowered_ ? add<true>(panel, x, sums[i]) : add<false>(panel, x, sums[i]);
+                    sums[i] = lowered_ ? add_row<true>(panel, x, sums[i])
+                                       : add_row<false>(panel, x, sums[i]);
                 }
             }
             for (int64_t i = 0; i < rows; ++i) {
@@ -109,6 +109,16 @@ class Int8RowsOfBytes {
     }
 
     template <bool lowered>
+    QK_INLINE Sums add_row(const Panel &panel, const typename Isa::XChunk *x, Sums sums) {
+        if constexpr (kFetchesNear) {
+            const bool alone = args_.x.rows == 1 && args_.w.geometry.k >= 2 * kPiece;
+            if (alone) return add<lowered, true>(panel, x, sums);
+        }
+        return add<lowered, false>(panel, x, sums);
+    }
+
+    // `soon`: codes come to the first cache, shortly before they are multiplied.
+    template <bool lowered, bool soon>
     QK_NOINLINE Sums add(const Panel &panel, const typename Isa::XChunk *x, Sums sums) {
         const int64_t k = args_.w.geometry.k, size = args_.w.geometry.group_size;
         const uint8_t *codes = static_cast<const uint8_t *>(args_.w.data) + panel.row * k;
@@ -117,8 +127,13 @@ class Int8RowsOfBytes {
             if (kBlocks == 1 && at >= next) ++group, next += size;
             typename Isa::Sums8 dots[kBlocks];
             if (k - at >= 128) {
-                fetch_ahead(codes + 8 * (k + at));
-                Isa::template dot_rows<kBlocks>(codes + at, k, *x, dots);
+                if constexpr (soon) {
+                    Isa::template dot_rows<kBlocks>(codes + at, k, *x, two_pieces_on(codes, at),
+                                                    dots);
+                } else {
+                    fetch_ahead(codes + 8 * (k + at));
+                    Isa::template dot_rows<kBlocks>(codes + at, k, *x, dots);
+                }
             } else {
                 Isa::template dot_rows<kBlocks>(whole(codes + at, k - at), 128, *x, dots);
             }
@@ -137,6 +152,15 @@ class Int8RowsOfBytes {
         return sums;
     }
 
+    // A row of x alone passes codes faster than they come to the second cache and from there. A
+    // piece of a row, of the columns two pieces on or of as many of the next 8 rows.
+    static constexpr bool kFetchesNear = requires { Isa::kFetchesNear; };
+    static constexpr int64_t kPiece = 1024;
+    QK_INLINE const uint8_t *two_pieces_on(const uint8_t *codes, int64_t at) const {
+        const int64_t k = args_.w.geometry.k, row = at % kPiece / 128;
+        const int64_t column = at - row * 128 + 2 * kPiece;
+        return codes + row * k + (column < k ? column : column + 7 * k);
+    }
     // As many bytes of the next 8 rows, one row after the other.
     static void fetch_ahead(const uint8_t *from) {
         for (int64_t i = 0; i < 1024; i += 64) prefetch_stream(from + i);

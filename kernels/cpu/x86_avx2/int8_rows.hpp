@@ -11,6 +11,7 @@ namespace {
 template <class Products>
 struct YmmRowsOfBytes : Products {
     using typename Products::Sums8;
+    static constexpr bool kFetchesNear = true;
 
     struct alignas(32) XChunk : ChunkInOrder {
         int32_t rest[8];  // what products leave out of a block, the same for every row
@@ -27,6 +28,26 @@ struct YmmRowsOfBytes : Products {
     template <int kBlocks>
     QK_INLINE static void dot_rows(const uint8_t *codes, int64_t stride, const XChunk &x,
                                    Sums8 (&to)[kBlocks]) {
+        const auto nothing = [](int, int) {};
+        dot_rows_beside<kBlocks>(codes, stride, x, nothing, to);
+    }
+    // 16 lines from `ahead` on are fetched a few at a time: all at once they wait for each other.
+    template <int kBlocks>
+    QK_INLINE static void dot_rows(const uint8_t *codes, int64_t stride, const XChunk &x,
+                                   const uint8_t *ahead, Sums8 (&to)[kBlocks]) {
+        const auto fetch = [=](int i, int count) QK_INLINE {
+            for (int line = 16 * i / count; line < 16 * (i + 1) / count; ++line) {
+                prefetch(ahead + 64 * line);
+            }
+        };
+        dot_rows_beside<kBlocks>(codes, stride, x, fetch, to);
+    }
+
+  private:
+    // beside(i, count) in front of the i-th of `count` sums.
+    template <int kBlocks, class Beside>
+    QK_INLINE static void dot_rows_beside(const uint8_t *codes, int64_t stride, const XChunk &x,
+                                          const Beside &beside, Sums8 (&to)[kBlocks]) {
         constexpr int kVectors =
             kBlocks < 4 ? 4 / kBlocks : 1;  // of a block; or two blocks a vector
         QK_UNROLL
@@ -36,6 +57,7 @@ struct YmmRowsOfBytes : Products {
             for (int v = 0; v < kVectors; ++v) of_x[v] = Products::of_x(x.q + 32 * (first + v));
             const auto row = [&](int i) QK_INLINE {
                 const uint8_t *const from = codes + i * stride + 32 * first;
+                beside(8 * first / kVectors + i, 32 / kVectors);
                 __m256i sum = _mm256_setzero_si256();
                 QK_UNROLL
                 for (int v = 0; v < kVectors; ++v) {
