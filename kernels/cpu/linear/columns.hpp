@@ -118,7 +118,7 @@ class ColumnStrip {
         float units[kRows];
         Rows rows = rows_of_tiles(tile, count, x, units);
         rows.groups = groups_.template prepare<true>(0, tile, count, units);
-        add_integers(words, rows, &ahead_);
+        with_fills([&]<Fills fills>() { add_integers<fills>(words, rows, &ahead_); });
     }
     void add_tiles(const WordTile &words, int64_t tile, int64_t count, int64_t columns,
                    const EightsOfColumns<Isa> *const *x) {
@@ -127,16 +127,29 @@ class ColumnStrip {
         in_eights_ = true;
         float units[kRows];
         Rows rows = rows_of_tiles(tile, count, x, units);
-        const auto add = args_.w.format->kind == FormatKind::kLut4
-                             ? add_eights<Isa, Layout, kRows, true>
-                             : add_eights<Isa, Layout, kRows, false>;
+        const bool table = args_.w.format->kind == FormatKind::kLut4;
         for (int64_t first = 0, group = 0; first < steps; first += size / 16, ++group) {
             if constexpr (Layout::quads) {
                 rows.groups = groups_.prepare_rows(group, tile, count, units);
             } else {
                 rows.groups = groups_.template prepare<true>(group, tile, count, units);
             }
-            add(words, rows, first, first + size / 16, entries_, &ahead_);
+            with_fills([&]<Fills fills>() {
+                const auto add = table ? add_eights<fills, Isa, Layout, kRows, true>
+                                       : add_eights<fills, Isa, Layout, kRows, false>;
+                add(words, rows, first, first + size / 16, entries_, &ahead_);
+            });
+        }
+    }
+
+    template <class Body>
+    QK_INLINE void with_fills(const Body &body) const {
+        if constexpr (!Isa::kFillsKnown) {
+            body.template operator()<Fills::kAsked>();
+        } else if (ahead_.few_fills) {
+            body.template operator()<Fills::kFew>();
+        } else {
+            body.template operator()<Fills::kMany>();
         }
     }
 

@@ -87,6 +87,9 @@ struct WordTile {
     int64_t stride;  // bytes from line to line
 };
 
+// What a loop knows of kFewFills: the question costs AVX-512's up to a sixth of their speed.
+enum class Fills { kAsked, kFew, kMany };
+
 // Fetches the next block of a strip line after line, each a long run, while tiles take this one
 // across the lines: no processor expects an order like theirs, and one at a time misses come in at
 // half of memory's speed.
@@ -96,10 +99,15 @@ struct Ahead {
     int64_t width, pitch;     // bytes of a line, and from line to line
     bool few_fills;
 
-    // As much as a unit reads.
+    // As much as a unit reads, its last line first if `backwards`.
+    template <Fills fills = Fills::kAsked, bool backwards = false>
     QK_INLINE void fetch() {
-        QK_UNROLL for (int64_t i = 0; i < Isa::kWide * 32; i += 64) fetch_later(at + i, few_fills);
-        at += Isa::kWide * 32;
+        constexpr int64_t bytes = Isa::kWide * 32;
+        const bool few = fills == Fills::kAsked ? few_fills : fills == Fills::kFew;
+        QK_UNROLL for (int64_t i = 0; i < bytes; i += 64) {
+            fetch_later(at + (backwards ? bytes - 64 - i : i), few);
+        }
+        at += bytes;
         if (at < end) return;
         end += pitch;
         at = end - width;
@@ -114,22 +122,24 @@ struct TileGroup {
 };
 
 // 8 lines: even ones to transposed[0], odd ones to transposed[1].
-template <class Isa>
+template <Fills fills, bool backwards, class Isa>
 QK_INLINE inline void load_lines(const uint8_t *from, int64_t step, Ahead<Isa> &ahead,
                                  typename Isa::Bits (&transposed)[2][4]) {
     typename Isa::Bits words[2][4];
     QK_UNROLL for (int i = 0; i < 8; ++i, from += step) words[i % 2][i / 2] = Isa::load_bits(from);
-    ahead.fetch();
+    ahead.template fetch<fills, backwards>();
     Isa::bytes_to_dwords(words[0], transposed[0]);
     Isa::bytes_to_dwords(words[1], transposed[1]);
 }
 
-// Lines unit, unit + units, ...
-template <class Isa, class Layout>
+// Lines unit, unit + units, ... Of awq_gemm, AVX-512 fetches at one speed backwards; forwards it
+// depends on where in its page the loop is.
+template <Fills fills, class Isa, class Layout>
 QK_INLINE inline void load_unit(const WordTile &tile, int64_t unit, Ahead<Isa> &ahead,
                                 typename Isa::Bits (&transposed)[2][4]) {
-    load_lines<Isa>(tile.from + unit * tile.stride, Layout::kUnits * tile.stride, ahead,
-                    transposed);
+    constexpr bool backwards = !Layout::quads && Isa::kFillsKnown;
+    load_lines<fills, backwards>(tile.from + unit * tile.stride, Layout::kUnits * tile.stride,
+                                 ahead, transposed);
 }
 
 template <class Isa, bool quads>
@@ -153,7 +163,7 @@ struct RowsOfTiles {
 // sums[unit][tile][2 i + half] of a block of integers: unit after unit, because a unit's 8 lines
 // meet in few sets of the first cache as it is. Dots of two rows of x advance kDotsTogether at a
 // time and share their nibbles; those of one row reuse x instead, which stays in registers.
-template <class Isa, class Layout, int64_t kRows>
+template <Fills fills, class Isa, class Layout, int64_t kRows>
 QK_NOINLINE void add_integers(const WordTile &words, const RowsOfTiles<Isa, Layout, kRows> &given,
                               Ahead<Isa> *fetched) {
     constexpr bool quads = Layout::quads;
@@ -162,8 +172,8 @@ QK_NOINLINE void add_integers(const WordTile &words, const RowsOfTiles<Isa, Layo
     const RowsOfTiles<Isa, Layout, kRows> rows = given;
     const auto add_tile = [&](int64_t unit, int64_t tile) QK_INLINE {
         typename Isa::Bits transposed[2][4];
-        load_unit<Isa, Layout>({words.from + tile * Isa::kWide * 4, words.stride}, unit, ahead,
-                               transposed);
+        load_unit<fills, Isa, Layout>({words.from + tile * Isa::kWide * 4, words.stride}, unit,
+                                      ahead, transposed);
         const TileGroup<Isa, Layout, kRows> &group = rows.groups[tile];
         const int64_t at = unit * rows.pitch + tile * 8 * Isa::kWide;
         typename Isa::Bits operands[7];
@@ -233,7 +243,7 @@ struct RaisedEntries {
 // sums[place_of_lane(lane)][tile], rows as TileGroup has them. `table`: codes are looked up in
 // `entries`.
 constexpr int64_t place_of_lane(int64_t lane) { return lane % 8 * 2 + lane / 8; }
-template <class Isa, class Layout, int64_t kRows, bool table>
+template <Fills fills, class Isa, class Layout, int64_t kRows, bool table>
 QK_NOINLINE void add_eights(const WordTile &words, const RowsOfTiles<Isa, Layout, kRows> &given,
                             int64_t first, int64_t last, const RaisedEntries &entries,
                             Ahead<Isa> *fetched) {
@@ -266,11 +276,11 @@ QK_NOINLINE void add_eights(const WordTile &words, const RowsOfTiles<Isa, Layout
             };
             if constexpr (Layout::quads) {
                 const typename Isa::Bits codes = Isa::load_bits(from);
-                if (tile % 8 == 0) ahead.fetch();
+                if (tile % 8 == 0) ahead.template fetch<fills>();
                 add(Isa::template nibbles<0>(codes), Isa::template nibbles<1>(codes), 0);
             } else {
                 typename Isa::Bits t[2][4];
-                load_lines<Isa>(from, words.stride, ahead, t);
+                load_lines<fills, false>(from, words.stride, ahead, t);
                 QK_UNROLL for (int i = 0; i < 4; ++i) {
                     add(Isa::template nibbles<0>(t[0][i]), Isa::template nibbles<0>(t[1][i]),
                         2 * i);
@@ -301,7 +311,7 @@ QK_NOINLINE void add_floats(const WordTile &tile, const ColumnFloats<Layout::qua
     const Entries table = entries;  // a copy that nothing points to
     for (int64_t unit = 0; unit < Layout::kUnits; ++unit) {
         typename Isa::Bits transposed[2][4];
-        load_unit<Isa, Layout>(tile, unit, ahead, transposed);
+        load_unit<Fills::kAsked, Isa, Layout>(tile, unit, ahead, transposed);
         alignas(64) uint32_t codes[2][4][Isa::kWide];
         QK_UNROLL for (int i = 0; i < 4; ++i) {
             Isa::store_bits(codes[0][i], transposed[0][i]);

@@ -7,7 +7,8 @@ namespace qk::cpu {
 namespace {
 
 struct Avx2Columns : Avx2 {
-    static constexpr int64_t kWide = 8;  // dwords
+    static constexpr int64_t kWide = 8;         // dwords
+    static constexpr bool kFillsKnown = false;  // which gains nothing here
     using Floats = __m256;
     using Bits = __m256i;
 

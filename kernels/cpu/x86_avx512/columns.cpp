@@ -9,7 +9,8 @@ namespace qk::cpu {
 namespace {
 
 struct Avx512Columns : Avx512 {
-    static constexpr int64_t kWide = 16;  // dwords
+    static constexpr int64_t kWide = 16;       // dwords
+    static constexpr bool kFillsKnown = true;  // loops have an instance for many and for few
     using Floats = __m512;
     using Bits = __m512i;
 
