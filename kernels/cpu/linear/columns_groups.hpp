@@ -153,13 +153,18 @@ class StripGroups {
 
     void fetch(int64_t group) const {
         const int64_t size = w_.scale.format->bits / 8;
-        const uint8_t *const scales =
-            static_cast<const uint8_t *>(w_.scale.data) + (group * w_.geometry.n + row_) * size;
-        for (int64_t i = 0; i < rows_ * size; i += 64) prefetch(scales + i);
+        fetch_run(w_.scale.data, (group * w_.geometry.n + row_) * size, rows_ * size);
         if (w_.zero == nullptr) return;
-        const uint8_t *const zeros = static_cast<const uint8_t *>(w_.zero) +
-                                     (group * ceil_div(w_.geometry.n, 8) + row_ / 8) * 4;
-        for (int64_t i = 0; i < rows_ / 2; i += 64) prefetch(zeros + i);
+        fetch_run(w_.zero, (group * ceil_div(w_.geometry.n, 8) + row_ / 8) * 4, rows_ / 2);
+    }
+    // The first two lines are loaded: prefetched like the others, a run is not there in time.
+    static void fetch_run(const void *plane, int64_t at, int64_t bytes) {
+        const uint8_t *const from = static_cast<const uint8_t *>(plane) + at;
+        for (int64_t i = 0; i < bytes; i += 64) i < 128 ? load_line(from + i) : prefetch(from + i);
+    }
+    static void load_line(const uint8_t *line) {
+        const uint8_t byte = *line;
+        asm volatile("" : : "r"(byte));
     }
 
     template <bool integers>
