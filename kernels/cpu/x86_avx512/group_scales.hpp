@@ -3,7 +3,7 @@
 #pragma once
 #include "cpu/shared/panel.hpp"
 #include "cpu/x86_avx512/isa.hpp"
-#include "cpu/x86_avx512/look_up_planes.hpp"
+#include "cpu/x86_avx512/scale_codes.hpp"
 
 namespace qk::cpu {
 namespace {
@@ -15,12 +15,10 @@ class GroupScales {
     // `plane`: the weight's scales, or its minima.
     GroupScales(const Weight &w, const ScalePlane &plane, const Device &device)
         : w_(w), plane_(plane), panel_(w, plane, device) {
-        code_ = panel_.code_of_all(&factor_);
         const bool packed = w.layout->id == kLayoutRows8 && !w.geometry.flat;
-        if (!packed) code_ = nullptr;
-        e4m3_ = code_ != nullptr && code_->e4m3 && !(__builtin_fabsf(factor_) > 0x1p100f);
+        if (packed) codes_ = ScaleCodes(panel_);
         if (packed) shift_ = panel_.second_shift();
-        in_place_ = packed && (code_ != nullptr || shift_ >= 0 || !has_coded_scales(plane));
+        in_place_ = packed && (codes_.there() || shift_ >= 0 || !has_coded_scales(plane));
         format_ = in_place_ ? plane.format->id : QK_FORMAT_F32;
         bytes_ = in_place_ ? plane.format->bits / 8 : 4;
     }
@@ -39,8 +37,10 @@ class GroupScales {
 
     // Of a whole chunk, whose first group is `group`.
     QK_INLINE void widen(const char *from, int64_t group, __m512 (&to)[kGroups / 2]) const {
-        if (shift_ >= 0) return widen_integers(from, second_[(group >> shift_) - first_], to);
-        if (code_ != nullptr) return widen_codes(from, to);
+        if (shift_ >= 0) {
+            return widen_integers(pairs_at(from), second_[(group >> shift_) - first_], to);
+        }
+        if (codes_.there()) return widen_codes(from, to);
         QK_UNROLL
         for (int i = 0; i < kGroups / 2; ++i) to[i] = widen_floats(from + 16 * i * bytes_);
     }
@@ -50,14 +50,11 @@ class GroupScales {
         there >= kGroups ? widen(from, group, to) : widen_some(from, group, there, to);
     }
 
-    // Whether a chunk's scales are E4M3's with neither a sign nor a NaN, as checkpoints have them.
-    // Shifted up by 7 each is an f16, 256 times smaller: times factor_of_halves() it is the scale.
+    // A chunk's scales as E4M3 that is f16 (ScaleCodes).
     QK_INLINE bool are_halves(const char *from) const {
-        if (!e4m3_) return false;
-        const __m512i codes = _mm512_maskz_loadu_epi8(kThere, from);
-        return _mm512_cmpge_epu8_mask(codes, _mm512_set1_epi8(0x7f)) == 0;
+        return codes_.are_halves(_mm512_maskz_loadu_epi8(kThere, from));
     }
-    float factor_of_halves() const { return factor_ * 256; }
+    float factor_of_halves() const { return codes_.factor_of_halves(); }
 
   private:
     static constexpr __mmask64 kThere = ~__mmask64(0) >> (64 - 8 * kGroups);  // codes of a chunk
@@ -67,6 +64,11 @@ class GroupScales {
         alignas(64) char some[kGroups * 32] = {};
         memcpy(some, from, size_t(there * group_bytes()));
         widen(some, group, to);
+    }
+    QK_INLINE static auto pairs_at(const char *from) {
+        return [=](int i) QK_INLINE {
+            return _mm_loadu_si128(reinterpret_cast<const __m128i *>(from) + i);
+        };
     }
     // Two groups of 8 rows.
     QK_INLINE __m512 widen_floats(const char *from) const {
@@ -80,40 +82,8 @@ class GroupScales {
             default: return _mm512_loadu_ps(from);
         }
     }
-    // A chunk's groups share second scales, as these are of 8 groups or more.
-    QK_INLINE void widen_integers(const char *from, const float *second,
-                                  __m512 (&to)[kGroups / 2]) const {
-        QK_UNROLL
-        for (int i = 0; i < kGroups / 2; ++i) {
-            const __m128i codes = _mm_loadu_si128(reinterpret_cast<const __m128i *>(from) + i);
-            to[i] = _mm512_mul_ps(_mm512_cvtepi32_ps(_mm512_cvtepi8_epi32(codes)),
-                                  _mm512_load_ps(second));
-        }
-    }
     QK_INLINE void widen_codes(const char *from, __m512 (&to)[kGroups / 2]) const {
-        if (are_halves(from)) {
-            for (int i = 0; i < kGroups / 2; ++i) {
-                const __m128i codes = _mm_loadu_si128(reinterpret_cast<const __m128i *>(from) + i);
-                const __m256i halves = _mm256_slli_epi16(_mm256_cvtepu8_epi16(codes), 7);
-                to[i] = _mm512_mul_ps(_mm512_cvtph_ps(halves), _mm512_set1_ps(factor_of_halves()));
-            }
-            return;
-        }
-        if (code_->exponents) {
-            for (int i = 0; i < kGroups / 2; ++i) {
-                to[i] = _mm512_castsi512_ps(exponents_to_bits(
-                    _mm_loadu_si128(reinterpret_cast<const __m128i *>(from + 16 * i))));
-            }
-        } else {
-            Plane planes[4];
-            for (int p = 0; p < 4; ++p) planes[p] = load_plane(code_->plane[p]);
-            look_up_64(planes, _mm512_maskz_loadu_epi8(kThere, from),
-                       [&](__m512i bits, int quarter) {
-                if (quarter < kGroups / 2) to[quarter] = _mm512_castsi512_ps(bits);
-            });
-        }
-        if (factor_ == 1) return;
-        for (__m512 &scale : to) scale = _mm512_mul_ps(scale, _mm512_set1_ps(factor_));
+        codes_.widen(_mm512_maskz_loadu_epi8(kThere, from), pairs_at(from), to);
     }
 
     const Weight &w_;
@@ -122,9 +92,7 @@ class GroupScales {
     int32_t shift_ = -1;        // of i8 codes: log2 of the groups that share a second scale
     int64_t first_ = 0;         // of second_
     alignas(64) float second_[ScalePanel<Avx512>::kMostSecond][16];
-    const NestedCode *code_;  // of scales decoded in place, times one factor
-    float factor_ = 1;
-    bool e4m3_;  // that code, and 256 times its factor is a number
+    ScaleCodes codes_;  // of scales decoded in place
     bool in_place_;
     qk_format format_;
     int64_t bytes_;  // of a scale

@@ -15,20 +15,37 @@ class Int8ScalesOfRows {
         : Int8ScalesOfRows(w, w.scale, device) {}
     // `plane`: the weight's scales, or its minima.
     Int8ScalesOfRows(const Weight &w, const ScalePlane &plane, const Device &device)
-        : n_(w.geometry.n), in_rows_(w, plane), panel_(w, plane, device) {}
+        : n_(w.geometry.n), in_rows_(w, plane, 32), panel_(w, plane, device), codes_(panel_),
+          shift_(panel_.second_shift()) {
+        if (in_rows_.reads_codes()) {
+            if (codes_.there()) stored_ = Kind::kCodes;
+            if (shift_ >= 0) stored_ = Kind::kIntegers;
+        } else if (in_rows_.reads()) {
+            stored_ = Kind::kFloats;
+        }
+    }
 
     const char *load(int64_t row_block, int64_t group, int64_t groups) {
         row_ = row_block * 8;
-        reads_ = in_rows_.reads() && row_ + 8 <= n_;
-        return reads_ ? "" : panel_.load(row_block, group, groups);
+        kind_ = row_ + 8 <= n_ ? stored_ : Kind::kPanel;
+        if (kind_ == Kind::kPanel) return panel_.load(row_block, group, groups);
+        if (kind_ == Kind::kIntegers) {
+            first_ = group >> shift_;
+            panel_.load_second(row_block, first_, (group + groups - 1) >> shift_, second_);
+        }
+        return "";
     }
-    int64_t group_bytes() const { return reads_ ? 0 : panel_.group_bytes(); }
+    int64_t group_bytes() const { return kind_ == Kind::kPanel ? panel_.group_bytes() : 0; }
 
     QK_INLINE void widen(const char *from, int64_t group, int64_t there,
                          YmmSums::Floats8 (&to)[kBlocks]) const {
-        if (!reads_) return panel_.widen(from, group, there, to);
+        if (kind_ == Kind::kPanel) return panel_.widen(from, group, there, to);
         __m512 pairs[kPairs<kBlocks>];
-        in_rows_.template load<kBlocks>(row_, group, pairs);
+        if (kind_ == Kind::kFloats) {
+            in_rows_.template load<kBlocks>(row_, group, pairs);
+        } else if constexpr (kBlocks >= 4) {
+            widen_codes(in_rows_.template codes<kBlocks>(row_, group), group, pairs);
+        }
         QK_UNROLL
         for (int b = 0; b < kBlocks; ++b) {
             to[b].v = b % 2 == 0 ? _mm512_castps512_ps256(pairs[b / 2])
@@ -37,11 +54,26 @@ class Int8ScalesOfRows {
     }
 
   private:
+    enum class Kind { kPanel, kFloats, kCodes, kIntegers };
+
+    QK_INLINE void widen_codes(__m512i codes, int64_t group, __m512 (&to)[kPairs<kBlocks>]) const {
+        const __m128i pairs[4] = {
+            _mm512_castsi512_si128(codes), _mm512_extracti32x4_epi32(codes, 1),
+            _mm512_extracti32x4_epi32(codes, 2), _mm512_extracti32x4_epi32(codes, 3)};
+        const auto pair = [&](int i) QK_INLINE { return pairs[i]; };
+        kind_ == Kind::kCodes ? codes_.widen(codes, pair, to)
+                              : widen_integers(pair, second_[(group >> shift_) - first_], to);
+    }
+
     const int64_t n_;
     const ScalesInRows in_rows_;
     PanelScales<Avx512Dots, kBlocks> panel_;
+    const ScaleCodes codes_;
+    const int32_t shift_;  // of i8 codes: log2 of the groups that share a second scale
+    Kind stored_ = Kind::kPanel, kind_ = Kind::kPanel;
     int64_t row_ = 0;
-    bool reads_ = false;
+    int64_t first_ = 0;  // of second_
+    alignas(64) float second_[ScalePanel<Avx512>::kMostSecond][16];
 };
 
 // x in the order of rows of nibbles, which are multiplied as they are.

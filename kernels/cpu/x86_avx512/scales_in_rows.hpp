@@ -12,8 +12,10 @@ constexpr int kPairs = kGroups == 1 ? 1 : kGroups / 2;
 
 class ScalesInRows {
   public:
-    // `plane`: the weight's scales or its minima, perhaps none.
-    ScalesInRows(const Weight &w, const ScalePlane &plane) : s_(w.geometry), plane_(plane) {
+    // `plane`: the weight's scales or its minima, perhaps none. `most`: bytes that a row has of them
+    // for 128 columns.
+    ScalesInRows(const Weight &w, const ScalePlane &plane, int64_t most = 8)
+        : s_(w.geometry), plane_(plane) {
         if (plane.format == nullptr || s_.flat || s_.k % 128 != 0) return;
         const int64_t size = plane.second_group;
         format_ = plane.format->id;
@@ -26,11 +28,24 @@ class ScalesInRows {
             shift_ = __builtin_ctzll(uint64_t(size));
             reads_ = groups >= 4 && power && size >= groups && s_.groups_per_row % size == 0;
         } else {
-            reads_ = !has_coded_scales(plane) && groups * bytes_ <= 8;
+            reads_ = !has_coded_scales(plane) && groups * bytes_ <= most;
         }
+        reads_codes_ = has_coded_scales(plane) && groups >= 4;
     }
     // Whether this weight's are so stored that load() reads them.
     bool reads() const { return reads_; }
+    // Whether codes() does.
+    bool reads_codes() const { return reads_codes_; }
+
+    // The bytes of codes of scales where load() has the scales: [group][row], repeated if few.
+    template <int kGroups>
+    QK_INLINE __m512i codes(int64_t row, int64_t group) const {
+        static_assert(kGroups >= 4);
+        const int64_t first = row * s_.groups_per_row, next = first + 8 * s_.groups_per_row;
+        prefetch_stream(static_cast<const uint8_t *>(plane_.data) + next + 8 * group);
+        return rows_of<kGroups, 1>(static_cast<const char *>(plane_.data) + first + group,
+                                   s_.groups_per_row);
+    }
 
     // Of rows row .. row + 7, from a group on; kGroups are those of 128 columns. What comes in its
     // place 8 rows further on is fetched, as a stream.
@@ -38,13 +53,15 @@ class ScalesInRows {
     QK_INLINE void load(int64_t row, int64_t group, __m512 (&to)[kPairs<kGroups>]) const {
         const int64_t first = row * s_.groups_per_row, next = first + 8 * s_.groups_per_row;
         const char *const at = static_cast<const char *>(plane_.data) + (first + group) * bytes_;
-        prefetch_stream(static_cast<const uint8_t *>(plane_.data) + (next + 8 * group) * bytes_);
+        const auto ahead = static_cast<const uint8_t *>(plane_.data) + (next + 8 * group) * bytes_;
         const int64_t pitch = s_.groups_per_row * bytes_;
         switch (format_) {
             case QK_FORMAT_F16:
+                fetch_lines<16 * kGroups>(ahead);
                 return widen_halves<kGroups>(
                     at, pitch, [](__m256i v) QK_INLINE { return _mm512_cvtph_ps(v); }, to);
             case QK_FORMAT_BF16:
+                fetch_lines<16 * kGroups>(ahead);
                 return widen_halves<kGroups>(
                     at, pitch,
                     [](__m256i v) QK_INLINE {
@@ -52,15 +69,20 @@ class ScalesInRows {
                     },
                     to);
             case QK_FORMAT_F32:
-                if constexpr (kGroups <= 2)
-                    to[0] = _mm512_castsi512_ps(rows_of<kGroups, 4>(at, pitch));
-                return;
+                fetch_lines<32 * kGroups>(ahead);
+                return load_floats<kGroups>(at, pitch, to);
             default:
+                fetch_lines<8 * kGroups>(ahead);
                 if constexpr (kGroups >= 4) widen_integers<kGroups>(at, pitch, row, group, to);
         }
     }
 
   private:
+    template <int kBytes>
+    QK_INLINE static void fetch_lines(const uint8_t *ahead) {
+        QK_UNROLL
+        for (int i = 0; i < kBytes; i += 64) prefetch_stream(ahead + i);
+    }
     // kSize bytes of each group, [group][row].
     template <int kGroups, int kSize>
     QK_INLINE static __m512i rows_of(const char *at, int64_t pitch) {
@@ -99,6 +121,48 @@ class ScalesInRows {
             const __m512i rows = rows_of<kGroups, 2>(at, pitch);
             to[0] = widen(_mm512_castsi512_si256(rows));
             if constexpr (kGroups == 4) to[1] = widen(_mm512_extracti64x4_epi64(rows, 1));
+        } else {
+            static constexpr Index<uint16_t, 32> kFirst = Index<uint16_t, 32>(
+                [](int to) { return to % 8 * 8 + to / 8; });  // 4 groups of 8 rows
+            const __m512i low = quarters(at, pitch), high = quarters(at + 4 * pitch, pitch);
+            const __m512i first = kFirst.load();
+            const __m512i last = _mm512_add_epi16(first, _mm512_set1_epi16(4));
+            const __m512i fours[2] = {_mm512_permutex2var_epi16(low, first, high),
+                                      _mm512_permutex2var_epi16(low, last, high)};
+            QK_UNROLL
+            for (int i = 0; i < 4; ++i) {
+                to[i] = widen(i % 2 == 0 ? _mm512_castsi512_si256(fours[i / 2])
+                                         : _mm512_extracti64x4_epi64(fours[i / 2], 1));
+            }
+        }
+    }
+
+    // 16 bytes of each of 4 rows.
+    QK_INLINE static __m512i quarters(const char *at, int64_t pitch) {
+        const auto row = [=](int i) QK_INLINE {
+            return _mm_loadu_si128(reinterpret_cast<const __m128i *>(at + i * pitch));
+        };
+        __m512i rows = _mm512_castsi128_si512(row(0));
+        rows = _mm512_inserti32x4(rows, row(1), 1);
+        rows = _mm512_inserti32x4(rows, row(2), 2);
+        return _mm512_inserti32x4(rows, row(3), 3);
+    }
+    template <int kGroups>
+    QK_INLINE static void load_floats(const char *at, int64_t pitch,
+                                      __m512 (&to)[kPairs<kGroups>]) {
+        if constexpr (kGroups <= 2) {
+            to[0] = _mm512_castsi512_ps(rows_of<kGroups, 4>(at, pitch));
+        } else {
+            static constexpr Index<uint32_t, 16> kFirst =
+                Index<uint32_t, 16>([](int to) { return to % 8 * 4 + to / 8; });
+            const __m512i first = kFirst.load();
+            const __m512i last = _mm512_add_epi32(first, _mm512_set1_epi32(2));
+            QK_UNROLL
+            for (int i = 0; i < kPairs<kGroups>; i += 2, at += 16) {
+                const __m512i low = quarters(at, pitch), high = quarters(at + 4 * pitch, pitch);
+                to[i] = _mm512_castsi512_ps(_mm512_permutex2var_epi32(low, first, high));
+                to[i + 1] = _mm512_castsi512_ps(_mm512_permutex2var_epi32(low, last, high));
+            }
         }
     }
 
@@ -127,7 +191,7 @@ class ScalesInRows {
 
     const Geometry &s_;
     const ScalePlane &plane_;
-    bool reads_ = false;
+    bool reads_ = false, reads_codes_ = false;
     qk_format format_ = QK_FORMAT_F32;
     int64_t bytes_ = 4;  // of a scale
     int32_t shift_ = 0;  // of i8 codes: log2 of the groups that share a second scale
