@@ -38,7 +38,8 @@ class GroupScales {
     // Of a whole chunk, whose first group is `group`.
     QK_INLINE void widen(const char *from, int64_t group, __m512 (&to)[kGroups / 2]) const {
         if (shift_ >= 0) {
-            return widen_integers(pairs_at(from), second_[(group >> shift_) - first_], to);
+            const float *const second = second_[(group >> shift_) - first_];
+            return widen_integers(pairs_at(from), _mm512_load_ps(second), to);
         }
         if (codes_.there()) return widen_codes(from, to);
         QK_UNROLL

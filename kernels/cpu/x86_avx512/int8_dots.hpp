@@ -164,21 +164,21 @@ struct Avx512Int8X : Avx512, YmmSums {
         return _mm512_add_epi32(_mm512_shuffle_i64x2(a, b, 0x88), _mm512_shuffle_i64x2(a, b, 0xdd));
     }
     // Rows 2 q, 2 q + 1 in quarter q, dwords as fold_dwords leaves them.
-    static __m512i fold_eight(const __m512i (&d)[8]) {
+    QK_INLINE static __m512i fold_eight(const __m512i (&d)[8]) {
         const __m512i low = fold_halves(fold_dwords(d[0], d[1]), fold_dwords(d[2], d[3]));
         const __m512i high = fold_halves(fold_dwords(d[4], d[5]), fold_dwords(d[6], d[7]));
         return fold_quarters(low, high);
     }
 
     // 8 rows of 16 partial sums -> 8 sums.
-    static void fold_rows_1(const __m512i (&d)[8], Sums8 *to) {
+    QK_INLINE static void fold_rows_1(const __m512i (&d)[8], Sums8 *to) {
         const __m512i pairs = fold_eight(d);
         const __m512i order = _mm512_setr_epi32(0, 2, 4, 6, 8, 10, 12, 14, 0, 0, 0, 0, 0, 0, 0, 0);
         const __m512i all = _mm512_add_epi32(pairs, _mm512_srli_epi64(pairs, 32));
         to->v = _mm512_castsi512_si256(_mm512_permutexvar_epi32(order, all));
     }
     // Dwords 0, 2 of every 128 bits are block 0, dwords 1, 3 block 1.
-    static void fold_rows_2(const __m512i (&d)[8], Sums8 *to) {
+    QK_INLINE static void fold_rows_2(const __m512i (&d)[8], Sums8 *to) {
         const __m512i order =
             _mm512_setr_epi32(0, 2, 4, 6, 8, 10, 12, 14, 1, 3, 5, 7, 9, 11, 13, 15);
         const __m512i all = _mm512_permutexvar_epi32(order, fold_eight(d));
@@ -186,14 +186,14 @@ struct Avx512Int8X : Avx512, YmmSums {
         to[1].v = _mm512_extracti64x4_epi64(all, 1);
     }
     // The halves of `first`, then those of `last`, to every stride-th.
-    static void store_halves(__m512i first, __m512i last, Sums8 *to, int stride) {
+    QK_INLINE static void store_halves(__m512i first, __m512i last, Sums8 *to, int stride) {
         to[0].v = _mm512_castsi512_si256(first);
         to[stride].v = _mm512_extracti64x4_epi64(first, 1);
         to[2 * stride].v = _mm512_castsi512_si256(last);
         to[3 * stride].v = _mm512_extracti64x4_epi64(last, 1);
     }
     // Dword b of every 128 bits is block b: to[b * stride].
-    static void fold_rows_4(const __m512i (&d)[8], Sums8 *to, int stride) {
+    QK_INLINE static void fold_rows_4(const __m512i (&d)[8], Sums8 *to, int stride) {
         const __m512i low = fold_quarters(fold_halves(d[0], d[1]), fold_halves(d[2], d[3]));
         const __m512i high = fold_quarters(fold_halves(d[4], d[5]), fold_halves(d[6], d[7]));
         const __m512i order =
@@ -206,7 +206,7 @@ struct Avx512Int8X : Avx512, YmmSums {
 
     // Pairs of lanes of `low` and `high`, by quarter: those of 0 and 1 to to[0] and to[stride], of
     // 2 and 3 behind them.
-    static void join_quarters(__m512i low, __m512i high, Sums8 *to, int stride) {
+    QK_INLINE static void join_quarters(__m512i low, __m512i high, Sums8 *to, int stride) {
         const __m512i order = _mm512_setr_epi64(0, 1, 8, 9, 2, 3, 10, 11);
         const __m512i rest = _mm512_add_epi64(order, _mm512_set1_epi64(4));
         const __m512i first = _mm512_permutex2var_epi64(low, order, high);
@@ -223,20 +223,20 @@ struct Avx512Int8X : Avx512, YmmSums {
         return _mm512_add_epi32(shuffle_dwords<0x88>(a, b), shuffle_dwords<0xdd>(a, b));
     }
     // Quarter b of every vector is block b.
-    static void fold_rows_of_quarters(const __m512i (&d)[8], Sums8 *to) {
-        const auto four = [&](int i) {
+    QK_INLINE static void fold_rows_of_quarters(const __m512i (&d)[8], Sums8 *to) {
+        const auto four = [&](int i) QK_INLINE {
             return add_neighbours(fold_dwords(d[i], d[i + 1]), fold_dwords(d[i + 2], d[i + 3]));
         };
         join_quarters(four(0), four(4), to, 1);
     }
-    static void fold_rows_of_halves(const __m512i (&d)[8], Sums8 *to) {
+    QK_INLINE static void fold_rows_of_halves(const __m512i (&d)[8], Sums8 *to) {
         Sums8 quarter[4];
         fold_rows_of_quarters(d, quarter);
         to[0].v = _mm256_add_epi32(quarter[0].v, quarter[1].v);
         to[1].v = _mm256_add_epi32(quarter[2].v, quarter[3].v);
     }
     // Two dwords are a block.
-    static void fold_rows_of_eighths(const __m512i (&d)[8], Sums8 *to) {
+    QK_INLINE static void fold_rows_of_eighths(const __m512i (&d)[8], Sums8 *to) {
         __m512i pairs[4];  // blocks 2 q, 2 q + 1 of row 2 i, then of row 2 i + 1
         for (int i = 0; i < 4; ++i) pairs[i] = add_neighbours(d[2 * i], d[2 * i + 1]);
         join_quarters(shuffle_dwords<0x88>(pairs[0], pairs[1]),
@@ -326,18 +326,21 @@ struct Avx512Dots : Avx512Int8X {
                 start = _mm512_sub_epi32(zero, start);
                 other = _mm512_sub_epi32(zero, other);
             }
-            __m512i d[8], e[8];
-            _Pragma("GCC unroll 8") for (int row = 0; row < 8; ++row) {
+            __m512i e[8];
+            const auto dot = [&](int row) QK_INLINE {
                 const uint8_t *const from = codes + row * pitch;
                 if (!stored) fetch_line<paged, kInt8Ahead<paged>>(from);
                 if (!stored && row == 7) fetch_page<paged>(codes + kInt8Ahead<paged>);
                 __m512i words = load_words(from).v;
                 if (kBlocks > 1 && !stored) words = group_bytes<kBlocks>(words);
-                d[row] = start;
+                __m512i sum = start;
                 e[row] = other;
-                add_dots(d[row], entry(words), low);
-                add_dots(kApart ? e[row] : d[row], entry(_mm512_srli_epi16(words, 4)), high);
-            }
+                add_dots(sum, entry(words), low);
+                add_dots(kApart ? e[row] : sum, entry(_mm512_srli_epi16(words, 4)), high);
+                return sum;
+            };
+            // Not in a loop: GCC 12 stores its array as well.
+            const __m512i d[8] = {dot(0), dot(1), dot(2), dot(3), dot(4), dot(5), dot(6), dot(7)};
             if constexpr (kBlocks == 1) fold_rows_1(d, to);
             if constexpr (stored) {
                 if constexpr (kBlocks == 2) fold_rows_of_halves(d, to);

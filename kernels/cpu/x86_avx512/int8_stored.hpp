@@ -42,9 +42,9 @@ class Int8ScalesOfRows {
         if (kind_ == Kind::kPanel) return panel_.widen(from, group, there, to);
         __m512 pairs[kPairs<kBlocks>];
         if (kind_ == Kind::kFloats) {
-            in_rows_.template load<kBlocks>(row_, group, pairs);
+            in_rows_.template load_numbers<kBlocks>(row_, group, pairs);
         } else if constexpr (kBlocks >= 4) {
-            widen_codes(in_rows_.template codes<kBlocks>(row_, group), group, pairs);
+            widen_codes(group, pairs);
         }
         QK_UNROLL
         for (int b = 0; b < kBlocks; ++b) {
@@ -56,13 +56,11 @@ class Int8ScalesOfRows {
   private:
     enum class Kind { kPanel, kFloats, kCodes, kIntegers };
 
-    QK_INLINE void widen_codes(__m512i codes, int64_t group, __m512 (&to)[kPairs<kBlocks>]) const {
-        const __m128i pairs[4] = {
-            _mm512_castsi512_si128(codes), _mm512_extracti32x4_epi32(codes, 1),
-            _mm512_extracti32x4_epi32(codes, 2), _mm512_extracti32x4_epi32(codes, 3)};
-        const auto pair = [&](int i) QK_INLINE { return pairs[i]; };
-        kind_ == Kind::kCodes ? codes_.widen(codes, pair, to)
-                              : widen_integers(pair, second_[(group >> shift_) - first_], to);
+    QK_INLINE void widen_codes(int64_t group, __m512 (&to)[kPairs<kBlocks>]) const {
+        const __m512i codes = in_rows_.template codes<kBlocks>(row_, group);
+        const auto pair = [=](int i) QK_INLINE { return sixteen(codes, i); };
+        if (kind_ == Kind::kCodes) return codes_.widen(codes, pair, to);
+        widen_integers(pair, _mm512_load_ps(second_[(group >> shift_) - first_]), to);
     }
 
     const int64_t n_;

@@ -10,11 +10,10 @@ namespace {
 // i8 codes, pair(i) two groups of 8 rows, times second scales that all of these groups share, as
 // these are of 8 groups or more.
 template <int kPairs, class Pair>
-QK_INLINE inline void widen_integers(const Pair &pair, const float *second, __m512 (&to)[kPairs]) {
+QK_INLINE inline void widen_integers(const Pair &pair, __m512 second, __m512 (&to)[kPairs]) {
     QK_UNROLL
     for (int i = 0; i < kPairs; ++i) {
-        to[i] = _mm512_mul_ps(_mm512_cvtepi32_ps(_mm512_cvtepi8_epi32(pair(i))),
-                              _mm512_load_ps(second));
+        to[i] = _mm512_mul_ps(_mm512_cvtepi32_ps(_mm512_cvtepi8_epi32(pair(i))), second);
     }
 }
 

@@ -3,12 +3,23 @@
 // cost 1.1 to 1.5 cycles for 64 bytes of codes, in which next to nothing came from memory.
 #pragma once
 #include "cpu/x86_avx512/row_of_bytes.hpp"
+#include "cpu/x86_avx512/scale_codes.hpp"
 
 namespace qk::cpu {
 namespace {
 
 template <int kGroups>  // of 128 columns: 1, 2, 4 or 8
 constexpr int kPairs = kGroups == 1 ? 1 : kGroups / 2;
+
+// Codes of two groups of 8 rows.
+QK_INLINE inline __m128i sixteen(__m512i codes, int pair) {
+    switch (pair) {
+        case 0: return _mm512_castsi512_si128(codes);
+        case 1: return _mm512_extracti32x4_epi32(codes, 1);
+        case 2: return _mm512_extracti32x4_epi32(codes, 2);
+        default: return _mm512_extracti32x4_epi32(codes, 3);
+    }
+}
 
 class ScalesInRows {
   public:
@@ -51,6 +62,14 @@ class ScalesInRows {
     // place 8 rows further on is fetched, as a stream.
     template <int kGroups>
     QK_INLINE void load(int64_t row, int64_t group, __m512 (&to)[kPairs<kGroups>]) const {
+        if constexpr (kGroups >= 4) {
+            if (format_ == QK_FORMAT_I8) return load_integers<kGroups>(row, group, to);
+        }
+        load_numbers<kGroups>(row, group, to);
+    }
+    // Those that are no codes.
+    template <int kGroups>
+    QK_INLINE void load_numbers(int64_t row, int64_t group, __m512 (&to)[kPairs<kGroups>]) const {
         const int64_t first = row * s_.groups_per_row, next = first + 8 * s_.groups_per_row;
         const char *const at = static_cast<const char *>(plane_.data) + (first + group) * bytes_;
         const auto ahead = static_cast<const uint8_t *>(plane_.data) + (next + 8 * group) * bytes_;
@@ -68,12 +87,9 @@ class ScalesInRows {
                     return _mm512_castsi512_ps(_mm512_slli_epi32(_mm512_cvtepu16_epi32(v), 16));
                     },
                     to);
-            case QK_FORMAT_F32:
-                fetch_lines<32 * kGroups>(ahead);
-                return load_floats<kGroups>(at, pitch, to);
             default:
-                fetch_lines<8 * kGroups>(ahead);
-                if constexpr (kGroups >= 4) widen_integers<kGroups>(at, pitch, row, group, to);
+                fetch_lines<32 * kGroups>(ahead);
+                load_floats<kGroups>(at, pitch, to);
         }
     }
 
@@ -168,8 +184,7 @@ class ScalesInRows {
 
     // Codes times second scales, which the groups of 128 columns share.
     template <int kGroups>
-    QK_INLINE void widen_integers(const char *at, int64_t pitch, int64_t row, int64_t group,
-                                  __m512 (&to)[kPairs<kGroups>]) const {
+    QK_INLINE void load_integers(int64_t row, int64_t group, __m512 (&to)[kPairs<kGroups>]) const {
         const int64_t of_row = s_.groups_per_row >> shift_;
         const char *const second =
             static_cast<const char *>(plane_.second) + (row * of_row + (group >> shift_)) * 4;
@@ -177,16 +192,9 @@ class ScalesInRows {
         const auto f = [=](int i) QK_INLINE { return load_as<float>(second + i * of_row * 4, 0); };
         const __m512 by =
             _mm512_broadcast_f32x8(_mm256_setr_ps(f(0), f(1), f(2), f(3), f(4), f(5), f(6), f(7)));
-        const __m512i codes = rows_of<kGroups, 1>(at, pitch);
-        const auto widen = [&](__m128i v) QK_INLINE {
-            return _mm512_mul_ps(_mm512_cvtepi32_ps(_mm512_cvtepi8_epi32(v)), by);
-        };
-        to[0] = widen(_mm512_castsi512_si128(codes));
-        to[1] = widen(_mm512_extracti32x4_epi32(codes, 1));
-        if constexpr (kGroups == 8) {
-            to[2] = widen(_mm512_extracti32x4_epi32(codes, 2));
-            to[3] = widen(_mm512_extracti32x4_epi32(codes, 3));
-        }
+        const __m512i all = codes<kGroups>(row, group);
+        const auto pair = [=](int i) QK_INLINE { return sixteen(all, i); };
+        widen_integers(pair, by, to);
     }
 
     const Geometry &s_;
