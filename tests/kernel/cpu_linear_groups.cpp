@@ -32,6 +32,34 @@ TEST_F(CpuLinear, IntegerScalesOfLongRows) {
     }
 }
 
+// Rows of nibbles as files store them, in int8 mode: scales that are numbers or codes of every
+// kind, read 8 whole rows at a time, and rows and groups that are left over.
+TEST_F(CpuLinear, ScalesOfRowsOfFilesInInt8Mode) {
+    constexpr qk_format scales[] = {QK_FORMAT_F32,  QK_FORMAT_F16,  QK_FORMAT_BF16, QK_FORMAT_E8M0,
+                                    QK_FORMAT_E4M3, QK_FORMAT_LUT8, QK_FORMAT_I8};
+    int64_t turn = 0;
+    for (const qk_layout layout : {qk_layout{QK_LAYOUT_ROW}, qk_layout{QK_LAYOUT_ROW_HIGH},
+                                   qk_layout{QK_LAYOUT_AWQ_GEMV}, qk_layout{QK_LAYOUT_WORD}}) {
+        for (const int32_t group : {16, 32, 64, 128}) {
+            for (const qk_format scale : scales) {
+                for (const int64_t k : {1024, 4096, 1040}) {
+                    if (left_out()) continue;
+                    const bool integers = scale == QK_FORMAT_I8;
+                    WeightCase c = {integers ? QK_FORMAT_U4_AFFINE : kFormats4[++turn % 4],
+                                    scale,
+                                    layout,
+                                    16 + turn % 2 * 5,
+                                    k,
+                                    group};
+                    c.minimum = integers;
+                    if (integers) c.scale_group_size = 8;
+                    compare_in(int8_, c, kDense[turn % 3], 1 + turn % 3, turn % 4 < 2);
+                }
+            }
+        }
+    }
+}
+
 // Rows of signed bytes, which kernels take by lines of 64 columns where groups let them: groups
 // that end with a line, within one and across two, rows of several runs and with a rest after the
 // lines.

@@ -1,13 +1,16 @@
 // What the kernels over the packed layout share: the scales of 8 rows as f32, a run of groups at a
-// time, and the entries that codes stand for.
+// time.
 #pragma once
 #include <type_traits>
 
 #include "base/checked.hpp"
 #include "cpu/access.hpp"
 #include "cpu/kernels.hpp"
+#include "cpu/shared/code_tables.hpp"
+#include "cpu/shared/integer_scales.hpp"
 #include "cpu/shared/nested.hpp"
 #include "cpu/shared/scale_block.hpp"
+#include "cpu/shared/widen_rows.hpp"
 
 namespace qk::cpu {
 namespace {
@@ -107,11 +110,12 @@ class ScalePanel {
     QK_NOINLINE ScalePanel(const Weight &w, const ScalePlane &plane, const Device &device)
         : w_(w), plane_(plane), stored_(w, plane), packed_(w.layout->id == kLayoutRows8),
           widen_(pick_nested_widener<Isa>(device)), look_up_(pick_byte_lookup<Isa>(device)) {
+        in_sequence_ = !packed_ && rows_in_sequence(w);
         if (!has_coded_scales(plane)) return;
         load_nested_code(w, plane, &nested_);
         // Powers of two need no table.
-        looked_up_ = !packed_ && plane.format->id != QK_FORMAT_I8 &&
-                     plane.format->id != QK_FORMAT_E8M0 && rows_in_sequence(w);
+        looked_up_ =
+            in_sequence_ && plane.format->id != QK_FORMAT_I8 && plane.format->id != QK_FORMAT_E8M0;
         const int64_t size = plane.second_group;
         const bool power = (size & (size - 1)) == 0;
         second_ = {plane.second,
@@ -146,11 +150,7 @@ class ScalePanel {
                 fetch(data + (at + count * 8) * 2, most_ * 16);
                 break;
             default:
-                if (integers_ && first % 2 == 0) {
-                    scale_integers(data + at, row_block, first, count);
-                } else {
-                    load_nested(data + at, row_block, first, count);
-                }
+                widen_codes(data + at, row_block, first, count);
                 fetch(data + at + count * 8, most_ * 8);
         }
         return reinterpret_cast<const char *>(scales_);
@@ -247,6 +247,7 @@ class ScalePanel {
     }
 
     const char *load_stored(int64_t row_block, int64_t first, int64_t count) {
+        if (load_rows(row_block, first, count)) return reinterpret_cast<const char *>(scales_);
         const int64_t row = row_block * 8;
         const auto read = [this](int64_t r, int64_t group, int64_t groups, float *to) {
             look_up(r * w_.geometry.groups_per_row + group, groups, to);
@@ -258,6 +259,31 @@ class ScalePanel {
                        : stored_.load(row, some, first_of, scales_ + i);
         }
         return reinterpret_cast<const char *>(scales_);
+    }
+
+    // Of 8 whole rows, 8 groups at a time, in the order of packed ones. Whether they could be;
+    // those of the next 8 rows are fetched.
+    QK_NOINLINE bool load_rows(int64_t row_block, int64_t first, int64_t count) {
+        const Geometry &s = w_.geometry;
+        const int64_t of_row = s.groups_per_row, at = row_block * 8 * of_row + first;
+        const bool inside = at + 7 * of_row + round_up(count, 8) <= s.group_count;
+        if (!in_sequence_ || row_block * 8 + 8 > s.n || !inside) return false;
+        const int64_t size = plane_.format->bits / 8, pitch = of_row * size;
+        const char *const from = static_cast<const char *>(plane_.data) + at * size;
+        for (int64_t row = 8; row < 16; ++row) fetch(from + row * pitch, count * size);
+        if (!has_coded_scales(plane_)) {
+            widen_rows<Isa>(plane_.format->id, from, pitch, count, scales_);
+            return true;
+        }
+        alignas(16) uint8_t packed[kPanelGroups + 8][8];
+        const uint8_t *const codes = reinterpret_cast<const uint8_t *>(from);
+        for (int64_t i = 0; i < count; i += 8) transpose_8x8_bytes(codes + i, pitch, packed[i]);
+        widen_codes(reinterpret_cast<const char *>(packed), row_block, first, count);
+        return true;
+    }
+    void widen_codes(const char *from, int64_t row_block, int64_t first, int64_t count) {
+        if (integers_ && first % 2 == 0) return scale_integers(from, row_block, first, count);
+        load_nested(from, row_block, first, count);
     }
 
     // What the next panel will want all at once.
@@ -305,8 +331,9 @@ class ScalePanel {
     ScalesOfRows<Isa> stored_;  // of every other layout
     const bool packed_;
     SecondRun second_;
-    bool integers_ = false;   // i8, as scale_integers takes it
-    bool looked_up_ = false;  // a row at a time
+    bool integers_ = false;     // i8, as scale_integers takes it
+    bool in_sequence_ = false;  // groups of a row, and rows
+    bool looked_up_ = false;    // a row at a time
     float bias_ = 0;
     int64_t most_ = 0;  // groups of a row's first panel
     NestedCode nested_;
@@ -321,80 +348,6 @@ class ScalePanel {
 inline void fetch_scales(const char *scales, int64_t groups = 2) {
     prefetch_lines(scales, groups * 32, groups * 1024);
 }
-
-// A format whose entries are the same for every group.
-template <class Isa>
-class TableCodes {
-  public:
-    explicit TableCodes(const Weight &w) {
-        float entries[16];
-        entries_of(w, 8, entries);
-        table_ = Isa::load_table(entries);
-    }
-    Table<Isa> table(const uint8_t *, int64_t, int) const { return table_; }
-
-  private:
-    Table<Isa> table_;
-};
-
-// The same where bytes of entries are looked up and scaled after: their products round as those of
-// a scaled table do.
-template <class Isa>
-class PlaneCodes : public TableCodes<Isa> {
-  public:
-    explicit PlaneCodes(const Weight &w) : TableCodes<Isa>(w) {
-        float entries[16];
-        entries_of(w, 8, entries);
-        planes_ = Isa::load_planes(entries);
-    }
-    const typename Isa::Planes &planes() const { return planes_; }
-
-  private:
-    typename Isa::Planes planes_;
-};
-
-// Codes as they are, in the place of zeros the f32 minima of 8 rows a group.
-template <class Isa>
-class LoweredCodes {
-  public:
-    static constexpr bool kLowers = true;
-
-    explicit LoweredCodes(const Weight &w) {
-        float entries[16];
-        entries_of(w, 0, entries);
-        table_ = Isa::load_table(entries);
-    }
-    Table<Isa> table(const uint8_t *, int64_t, int) const { return table_; }
-
-  private:
-    Table<Isa> table_;
-};
-struct NoPanel {  // in the place of minima where there are none
-    NoPanel(const Weight &, const ScalePlane &, const Device &) {}
-};
-template <class Codes>
-constexpr bool kLowers = requires {
-    Codes::kLowers;
-};
-
-// Entries by zero: code - zero, or 16 times the same where there are no zeros (which read as 0).
-template <class Isa>
-class AffineCodes {
-  public:
-    QK_NOINLINE explicit AffineCodes(const Weight &w) {
-        for (int zero = 0; zero < 16; ++zero) {
-            entries_of(w, w.zero != nullptr ? zero : common_zero(w), entries_[zero]);
-        }
-    }
-    // `zeros`: 4 bytes a group, a nibble a row.
-    Table<Isa> table(const uint8_t *zeros, int64_t group, int row) const {
-        return of_zero(zeros[group * 4 + (row >> 1)] >> (row & 1) * 4 & 15);
-    }
-    Table<Isa> of_zero(int zero) const { return Isa::load_table(entries_[zero]); }
-
-  private:
-    alignas(64) float entries_[16][16];
-};
 
 }  // namespace
 }  // namespace qk::cpu

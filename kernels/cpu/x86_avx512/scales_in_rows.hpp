@@ -23,8 +23,8 @@ QK_INLINE inline __m128i sixteen(__m512i codes, int pair) {
 
 class ScalesInRows {
   public:
-    // `plane`: the weight's scales or its minima, perhaps none. `most`: bytes that a row has of them
-    // for 128 columns.
+    // `plane`: the weight's scales or its minima, perhaps none. `most`: bytes that a row has of
+    // them for 128 columns.
     ScalesInRows(const Weight &w, const ScalePlane &plane, int64_t most = 8)
         : s_(w.geometry), plane_(plane) {
         if (plane.format == nullptr || s_.flat || s_.k % 128 != 0) return;
@@ -87,9 +87,7 @@ class ScalesInRows {
                     return _mm512_castsi512_ps(_mm512_slli_epi32(_mm512_cvtepu16_epi32(v), 16));
                     },
                     to);
-            default:
-                fetch_lines<32 * kGroups>(ahead);
-                load_floats<kGroups>(at, pitch, to);
+            default: fetch_lines<32 * kGroups>(ahead); load_floats<kGroups>(at, pitch, to);
         }
     }
 
