@@ -17,7 +17,8 @@ TEST_F(CpuLinear, IntegerScalesOfLongRows) {
                     const bool bytes = ++turn % 2 == 0;
                     WeightCase c = {bytes ? QK_FORMAT_S8 : QK_FORMAT_U4_AFFINE,
                                     QK_FORMAT_I8,
-                                    bytes ? qk_layout{QK_LAYOUT_ROW} : qk_layout{qk::kLayoutRows8},
+                                    bytes || turn % 4 == 3 ? qk_layout{QK_LAYOUT_ROW}
+                                                           : qk_layout{qk::kLayoutRows8},
                                     n,
                                     k - (turn % 3 == 0 ? group : 0),
                                     group};
@@ -105,6 +106,30 @@ TEST_F(CpuLinear, DividedScales) {
                 EXPECT_EQ(code.divisor, divisor);
                 compare(c, kDense[turn % 3], 1 + turn % 4, true);
                 compare_in(qk::kCpuBackend.linear_int8, c, QK_FORMAT_F32, 1 + turn++ % 3, false);
+            }
+        }
+    }
+}
+
+// Rows of nibbles, which kernels take by lines of 128 columns where groups let them: scales in
+// place and widened, with minima and zeros, 64 scales that share a second one and fewer, rows of
+// several runs and with a rest after the lines.
+TEST_F(CpuLinear, NibblesByLines) {
+    int turn = 0;
+    for (const qk_layout layout : {qk_layout{QK_LAYOUT_ROW}, qk_layout{QK_LAYOUT_ROW_HIGH},
+                                   qk_layout{QK_LAYOUT_AWQ_GEMV}, qk_layout{QK_LAYOUT_WORD}}) {
+        for (const qk_format format :
+             {QK_FORMAT_NF4, QK_FORMAT_U4_AFFINE, QK_FORMAT_IQ4_NL, QK_FORMAT_U4_AFFINE}) {
+            for (const int32_t group : {16, 32, 48, 64, 96, 128, 384, 8192}) {
+                for (const int64_t k : {126, 128, 1000, 4096, 4224, 8318}) {
+                    if (left_out()) continue;
+                    WeightCase c = {format, kScales[++turn % 4], layout, 8 + turn % 11, k, group};
+                    c.grouping = QK_GROUPING_ALONG_K;
+                    c.minimum = format == QK_FORMAT_U4_AFFINE && turn % 3 == 0;
+                    c.symmetric = format == QK_FORMAT_U4_AFFINE && turn % 3 == 1;
+                    if (c.scale_format == QK_FORMAT_LUT8 && turn % 8 < 4) c.scale_group_size = 64;
+                    compare(c, kDense[turn % 3], 1 + turn / 2 % 2, true);
+                }
             }
         }
     }

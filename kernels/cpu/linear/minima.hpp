@@ -31,31 +31,21 @@ class PackedMinima {
     ScalePanel<Isa> panel_;
 };
 
-template <class Isa, class Source = PackedMinima<Isa>>
-class MinimaOfGroups {
+// What the columns of groups of a row of x add up to: computed once for all rows of w where all
+// groups have room.
+template <class Isa>
+class SumsOfGroups {
   public:
-    MinimaOfGroups(const LinearArgs &args, const Device &device)
-        : args_(args), lowered_(has_minimum(args.w)),
-          source_(args.w, lowered_ ? args.w.minimum : args.w.scale, device),
-          most_(kMost / args.x.rows), whole_(args.w.geometry.groups_per_row < most_) {
-        if (!lowered_ || !whole_) return;
+    explicit SumsOfGroups(const LinearArgs &args)
+        : args_(args), most_(kMost / args.x.rows), whole_(args.w.geometry.groups_per_row < most_) {
+        if (!has_minimum(args.w) || !whole_) return;
         for (int64_t j = 0; j < args.x.rows; ++j) fill(j, 0, args.w.geometry.groups_per_row);
     }
 
-    // Off y of 8 rows of w and one of x, where there are minima.
-    void take_off(int64_t x_row, int64_t row, float *y) {
-        const int64_t groups = args_.w.geometry.groups_per_row;
-        if (!lowered_) return;
-        Lanes<Isa> low[2] = {Isa::zero_lanes(), Isa::zero_lanes()};
-        for (int64_t first = 0; first < groups; first += Source::kMost) {
-            const int64_t count = min64(Source::kMost, groups - first);
-            if (!whole_) fill(x_row, first, count);
-            const float *const sums = sums_of(x_row) + (whole_ ? first : 0);
-            add(source_.load(row, first, count), sums, count, low);
-        }
-        float both[16];
-        Isa::store_f32(both, Isa::add(low[0], low[1]));
-        for (int row = 0; row < 8; ++row) y[row] -= both[row] + both[row + 8];
+    // Of a run of groups, from the start of a block on, with a 0 after the last.
+    const float *of(int64_t x_row, int64_t first, int64_t count) {
+        if (!whole_) fill(x_row, first, count);
+        return sums_of(x_row) + (whole_ ? first : 0);
     }
 
   private:
@@ -63,7 +53,6 @@ class MinimaOfGroups {
 
     float *sums_of(int64_t x_row) { return sums_ + x_row * most_; }
 
-    // Sums of a row of x over a run of groups, from the start of a block on.
     QK_NOINLINE void fill(int64_t x_row, int64_t first, int64_t count) {
         const int64_t size = args_.w.geometry.group_size, end = args_.x.columns;
         const int64_t start = x_row * row_stride(args_.x);
@@ -82,6 +71,35 @@ class MinimaOfGroups {
         *to = 0;
     }
 
+    const LinearArgs &args_;
+    const int64_t most_;  // groups of a row of x, and one that does not count
+    const bool whole_;    // sums are kept for all rows of w
+    float sums_[kMost];   // by twos: of an odd count's last two one counts
+};
+
+template <class Isa, class Source = PackedMinima<Isa>>
+class MinimaOfGroups {
+  public:
+    MinimaOfGroups(const LinearArgs &args, const Device &device)
+        : args_(args), lowered_(has_minimum(args.w)),
+          source_(args.w, lowered_ ? args.w.minimum : args.w.scale, device), sums_(args) {}
+
+    // Off y of 8 rows of w and one of x, where there are minima.
+    void take_off(int64_t x_row, int64_t row, float *y) {
+        const int64_t groups = args_.w.geometry.groups_per_row;
+        if (!lowered_) return;
+        Lanes<Isa> low[2] = {Isa::zero_lanes(), Isa::zero_lanes()};
+        for (int64_t first = 0; first < groups; first += Source::kMost) {
+            const int64_t count = min64(Source::kMost, groups - first);
+            const float *const sums = sums_.of(x_row, first, count);
+            add(source_.load(row, first, count), sums, count, low);
+        }
+        float both[16];
+        Isa::store_f32(both, Isa::add(low[0], low[1]));
+        for (int row = 0; row < 8; ++row) y[row] -= both[row] + both[row + 8];
+    }
+
+  private:
     static void add(const char *minima, const float *sums, int64_t count, Lanes<Isa> (&low)[2]) {
         int64_t left = count;
         for (; left >= 4; left -= 4, minima += 128, sums += 4) {
@@ -97,10 +115,8 @@ class MinimaOfGroups {
 
     const LinearArgs &args_;
     const bool lowered_;
-    Source source_;       // of the scales where there are no minima
-    const int64_t most_;  // groups of a row of x, and one that does not count
-    const bool whole_;    // sums are kept for all rows of w
-    float sums_[kMost];   // by twos: of an odd count's last two one counts
+    Source source_;  // of the scales where there are no minima
+    SumsOfGroups<Isa> sums_;
 };
 
 }  // namespace

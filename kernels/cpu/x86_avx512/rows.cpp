@@ -3,11 +3,11 @@
 // row_high, word, awq_gemv). The sums have the generic kernel's order, so the bits are the same;
 // what is widened or looked up is multiplied by both rows of x.
 //
-// 8 rows are walked side by side, 16 columns at a time (S8: 64), each row with a sum of its own:
+// 8 rows are walked side by side, 16 to 128 columns at a time, each row with a sum of its own:
 //
 //     S8        16 bytes widened, converted, scaled, added              4 instructions
 //     nibbles   8 bytes in every 64 bits of a vector, each lane shifts its own nibble down and
-//               looks it up in the row's scaled entries                 3 and the addition
+//               looks it up in the row's scaled entries (rows_nibbles.hpp)   3 and the addition
 //     LUT8      64 bytes of one row by byte permutes (rows_lut8.hpp)
 //
 // So 64 bits have columns 0..7 in lane 2 j and 8..15 in lane 2 j + 1: x is permuted to match the
@@ -19,14 +19,15 @@
 #include "cpu/x86_avx512/rows8.hpp"
 #include "cpu/x86_avx512/rows_flat.hpp"
 #include "cpu/x86_avx512/rows_lut8.hpp"
+#include "cpu/x86_avx512/rows_nibbles.hpp"
 
 namespace qk::cpu {
 namespace {
 
-class FloatRows8 : Rows8 {
+class ByteRows8 : Rows8 {
   public:
-    explicit FloatRows8(const LinearArgs &args)
-        : Rows8(args), minima_(args.w, args.w.minimum), x_(args.x), kind_(args.w.format->kind) {
+    explicit ByteRows8(const LinearArgs &args)
+        : Rows8(args), minima_(args.w, args.w.minimum), x_(args.x) {
         // i8 scales and minima would take longer so, in memory once more.
         if (lowered_ || args.w.scale.format->id == QK_FORMAT_I8) in_rows_ = false;
     }
@@ -41,29 +42,11 @@ class FloatRows8 : Rows8 {
   private:
     template <int kCount>
     void add(const Run &run, const XOfRun &x, Sums<Avx512> *sums) const {
-        switch (kind_) {
-            case FormatKind::kS8:
-                return lowered_ ? add_s8<kCount, true>(run, x, sums)
-                                : add_s8<kCount, false>(run, x, sums);
-            default: return add_nibbles<kCount>(run, x, sums);
-        }
-    }
-
-    // Groups of a run from a column on, one after the other: body(group of the run, first, end of
-    // its columns), whole steps of 16.
-    template <class Body>
-    QK_INLINE void for_each_group(const Run &run, int64_t column, const Body &body) const {
-        const int64_t size = args_.w.geometry.group_size, last = run.last & ~int64_t{15};
-        int64_t number = column / size;
-        for (int64_t end = (number + 1) * size; column < last; end += size, ++number) {
-            const int64_t here = min64(end, last);
-            body(number - run.group, column, here);
-            column = here;
-        }
+        lowered_ ? add_as<kCount, true>(run, x, sums) : add_as<kCount, false>(run, x, sums);
     }
 
     template <int kCount, bool lowered>
-    void add_s8(const Run &run, const XOfRun &x, Sums<Avx512> *total) const {
+    void add_as(const Run &run, const XOfRun &x, Sums<Avx512> *total) const {
         const int64_t size = args_.w.geometry.group_size;
         const int64_t lines = (run.last - run.first) / 64;
         int64_t done = lines * 64;
@@ -84,7 +67,7 @@ class FloatRows8 : Rows8 {
     template <int kCount, bool lowered, int kGroups>
     void add_lines_as(const Run &run, const XOfRun &x, int64_t lines, Sums<Avx512> *total) const {
         if constexpr (!lowered && kGroups <= 2) {
-            const auto in_rows = &FloatRows8::add_lines<kCount, false, kGroups, false, true>;
+            const auto in_rows = &ByteRows8::add_lines<kCount, false, kGroups, false, true>;
             if (in_rows_) return (this->*in_rows)(run, x, lines, total);
         }
         paged_ ? add_lines<kCount, lowered, kGroups, true, false>(run, x, lines, total)
@@ -212,50 +195,6 @@ class FloatRows8 : Rows8 {
     }
 
     template <int kCount>
-    QK_NOINLINE void add_nibbles(const Run &run, XOfRun x, Sums<Avx512> *total) const {
-        Codes8 codes(codes_at(run.row, run.first / 2), stride_);
-        const uint8_t *ahead = codes_ahead(run);
-        const NibbleOrder order = order_;
-        SumsOf<Avx512, kCount> sums;
-        for (int j = 0; j < kCount; ++j) sums[j] = total[j];
-        for_each_group(run, run.first, [&](int64_t group, int64_t column, int64_t end) QK_INLINE {
-            Table<Avx512> table[8];
-            QK_UNROLL
-            for (int i = 0; i < 8; ++i) table[i] = weights_of(i, group);
-            for (; column < end; column += 16, ahead += 48) {
-                fetch_later(ahead, few_fills_);
-                Lanes<Avx512> of_x[kCount];
-                for (int j = 0; j < kCount; ++j) {
-                    of_x[j] = NibbleOrder::permute(Avx512::load_f32(x.row[j]));
-                }
-                QK_UNROLL
-                for (int i = 0; i < 8; ++i) {
-                    add_products(order.look_up(table[i], codes.row(i)), of_x, i, sums);
-                }
-                codes.advance(8);
-                x.advance(64);
-            }
-        });
-        for (int j = 0; j < kCount; ++j) total[j] = sums[j];
-        if (run.last % 16 == 0) return;
-        const int64_t count = run.last % 16, group = last_group(run);
-        const Mask<Avx512> mask = NibbleOrder::mask(count);
-        Lanes<Avx512> of_x[kCount];
-        for (int j = 0; j < kCount; ++j) {
-            of_x[j] = NibbleOrder::permute(Avx512::load_f32(x.row[j], Avx512::first_lanes(count)));
-        }
-        for (int i = 0; i < 8; ++i) {
-            uint8_t bytes[8] = {};
-            memcpy(bytes, codes.row(i), size_t(ceil_div(count, 2)));
-            const Lanes<Avx512> weight = order.look_up(weights_of(i, group), bytes);
-            for (int j = 0; j < kCount; ++j) {
-                Lanes<Avx512> &sum = total[j].row[i];
-                sum = Avx512::fma_where(mask, weight, of_x[j], sum);
-            }
-        }
-    }
-
-    template <int kCount>
     QK_INLINE static void add_products(Lanes<Avx512> weight, const Lanes<Avx512> (&x)[kCount],
                                        int row, SumsOf<Avx512, kCount> &sums) {
         QK_UNROLL
@@ -263,18 +202,8 @@ class FloatRows8 : Rows8 {
             sums[j].row[row] = Avx512::fma(weight, x[j], sums[j].row[row]);
         }
     }
-    QK_INLINE Table<Avx512> weights_of(int row, int64_t group) const {
-        const Table<Avx512> table = Avx512::scale_table(codes_.of_zero(groups_.zero[row][group]),
-                                                        groups_.scale[row][group]);
-        return lowered_ ? Avx512::lower_table(table, minima_.scale[row][group]) : table;
-    }
-    int64_t last_group(const Run &run) const {
-        return (run.last - 1) / args_.w.geometry.group_size - run.group;
-    }
-
     Groups8 minima_;
     RunsOfX x_;
-    const FormatKind kind_;
 };
 
 Status run(const LinearArgs &args, const Launch &launch) {
@@ -292,8 +221,10 @@ Status run(const LinearArgs &args, const Launch &launch) {
         }
     } else if (sums_integers<Avx512>(args)) {
         return kLinearGemvAvx512.run(args, launch);
+    } else if (kind == FormatKind::kS8) {
+        run_blocks<ByteRows8>(args, launch);
     } else {
-        run_blocks<FloatRows8>(args, launch);
+        run_blocks<NibbleRows8>(args, launch);
     }
     return QK_OK;
 }

@@ -4,13 +4,11 @@
 #include "cpu/x86_avx512/isa.hpp"
 
 #include "cpu/linear/gemv.hpp"
+#include "cpu/x86_avx512/groups8.hpp"
 #include "cpu/x86_avx512/scales_in_rows.hpp"
 
 namespace qk::cpu {
 namespace {
-
-constexpr int64_t kRun = 4096;                 // columns whose scales are widened at once
-constexpr int64_t kRunGroups = kRun / 16 + 1;  // of 16 columns or more, one cut
 
 // The codes of 8 rows from a column on. Three places and a stride reach them all.
 struct Codes8 {
@@ -23,174 +21,6 @@ struct Codes8 {
     QK_INLINE void advance(int64_t bytes) {
         for (const uint8_t *&at : third) at += bytes;
     }
-};
-
-// Scales as f32 and zeros of 8 rows, a run of groups; or minima in the place of scales.
-class Groups8 {
-  public:
-    explicit Groups8(const Weight &w) : Groups8(w, w.scale) {}
-    // `plane`: the weight's scales or its minima, perhaps none.
-    Groups8(const Weight &w, const ScalePlane &plane)
-        : w_(w), plane_(plane), group_of_code_(w.geometry),
-          few_fills_((traits() & kFewFills) != 0) {
-        if (plane.format == nullptr) return;
-        const bool looked_up = has_coded_scales(plane) && plane.format->id != QK_FORMAT_I8;
-        if (looked_up) load_nested_code(plane.code, &nested_);
-        if (w.zero == nullptr) memset(zero, 0, sizeof(zero));
-    }
-
-    // Those of columns column .. end of rows row .. row + 7, each row's from its own first one on;
-    // what the next call wants is fetched, and `bytes` of codes, an eighth in each row's turn.
-    QK_NOINLINE void load(int64_t row, int64_t column, int64_t end, const uint8_t *codes = nullptr,
-                          int64_t bytes = 0) {
-        const Geometry &s = w_.geometry;
-        GroupIndex first = group_of(s, row, column);
-        int64_t count = group_of(s, row, end - 1).group - first.group + 1;
-        for (int64_t i = 0; i < 8; ++i) {
-            for (int64_t at = 0; at < bytes / 8; at += 64) {
-                fetch_later(codes + i * (bytes / 8) + at, few_fills_);
-            }
-            if (s.flat) {
-                const int64_t of_row = (row + i) * s.k;
-                first.group = group_of_code_(of_row + column);
-                count = group_of_code_(of_row + end - 1) - first.group + 1;
-                fetch(group_of_code_(of_row + 8 * s.k), count);
-            } else {
-                first.row = row + i;
-                fetch(w_.layout->scale_at(s, end < s.k ? GroupIndex{row + i, first.group + count}
-                                                       : GroupIndex{row + 8 + i, 0}),
-                      count);
-            }
-            const int64_t at = s.flat ? first.group : w_.layout->scale_at(s, first);
-            if (has_coded_scales(plane_)) {
-                load_nested(first, count, at, scale[i]);
-            } else {
-                widen_x<Avx512>({plane_.format, 1, count, plane_.data}, at, count, scale[i]);
-            }
-            if (w_.zero != nullptr && !words_of_zeros(row)) load_zeros(first, count, zero[i]);
-        }
-        if (w_.zero != nullptr && words_of_zeros(row)) load_zero_words(row, first.group, count);
-    }
-
-    alignas(64) float scale[8][kRunGroups + 15];
-    uint8_t zero[8][kRunGroups + 15];
-
-  private:
-    void load_nested(GroupIndex first, int64_t count, int64_t at, float *to) const {
-        const uint8_t *const from = static_cast<const uint8_t *>(plane_.data) + at;
-        const bool integers = plane_.format->id == QK_FORMAT_I8;
-        const int64_t number = group_number(w_.geometry, first), size = plane_.second_group;
-        const bool power = (size & (size - 1)) == 0;  // divisions are slow
-        int64_t second = power ? number >> __builtin_ctzll(uint64_t(size)) : number / size;
-        int64_t end = min64(count, (second + 1) * size - number);
-        if (integers && number == second * size && (size == 8 || size % 16 == 0)) {
-            return scale_whole_groups(from, count, second, to);
-        }
-        for (int64_t i = 0; i < count; ++second) {
-            const float by = load_as<float>(plane_.second, second);
-            if (integers) {
-                scale_integers(from + i, end - i, by, to + i);
-            } else {
-                kLookUpBytesVbmi(nested_, from + i, end - i, by, to + i);
-            }
-            i = end;
-            end = min64(count, end + plane_.second_group);
-        }
-        if (integers) return;
-        const Lanes<Avx512> bias = Avx512::splat(load_as<float>(plane_.bias, 0));
-        for (int64_t i = 0; i < count; i += 16)
-            Avx512::store_f32(to + i, Avx512::add(Avx512::load_f32(to + i), bias));
-    }
-
-    // From a second group's start on, of 8 scales or whole 16s, into whole runs of 16. What the row
-    // 8 further on will take of the second scales is fetched, too short a piece for a processor's
-    // own prefetching.
-    void scale_whole_groups(const uint8_t *from, int64_t count, int64_t second, float *to) const {
-        const int64_t size = plane_.second_group;
-        const char *by = static_cast<const char *>(plane_.second) + second * 4;
-        const int64_t bytes = ceil_div(count, size) * 4;
-        prefetch_lines(by, bytes, w_.geometry.groups_per_row / size * 32);
-        for (int64_t i = 0, left = size; i < count; i += 16) {
-            const __mmask16 there = Avx512::first_lanes(count - i).v;
-            const __m512i codes = _mm512_cvtepi8_epi32(_mm_maskz_loadu_epi8(there, from + i));
-            __m512 scale = _mm512_set1_ps(load_as<float>(by, 0));
-            if (size == 8) {
-                if (count - i > 8) {
-                    const __m512 next = _mm512_set1_ps(load_as<float>(by, 1));
-                    scale = _mm512_mask_mov_ps(scale, 0xff00, next);
-                }
-                by += 8;
-            } else if ((left -= 16) == 0) {
-                by += 4;
-                left = size;
-            }
-            _mm512_storeu_ps(to + i, _mm512_mul_ps(_mm512_cvtepi32_ps(codes), scale));
-        }
-    }
-
-    static void scale_integers(const uint8_t *from, int64_t count, float by, float *to) {
-        for (int64_t i = 0; i < count; i += 16) {
-            const __mmask16 there = Avx512::first_lanes(count - i).v;
-            const __m512i codes = _mm512_cvtepi8_epi32(_mm_maskz_loadu_epi8(there, from + i));
-            _mm512_mask_storeu_ps(to + i, there,
-                                  _mm512_mul_ps(_mm512_cvtepi32_ps(codes), _mm512_set1_ps(by)));
-        }
-    }
-
-    void fetch(int64_t at, int64_t count) const {
-        const int64_t size = plane_.format->bits / 8;
-        const uint8_t *const from = static_cast<const uint8_t *>(plane_.data) + at * size;
-        for (int64_t i = 0; i < count * size; i += 64) fetch_later(from + i, few_fills_);
-    }
-
-    // Whether the 8 rows have a word of zeros for each group.
-    bool words_of_zeros(int64_t row) const {
-        return w_.layout->id == QK_LAYOUT_WORD && row % 8 == 0 && !w_.geometry.flat;
-    }
-    void load_zero_words(int64_t row, int64_t group, int64_t count) {
-        const int64_t at = w_.layout->zero_at(w_.geometry, {row, group}) / 8;
-        for (int64_t g = 0; g < count; g += 16) {
-            const __mmask16 there = Avx512::first_lanes(count - g).v;
-            const __m512i words =
-                _mm512_maskz_loadu_epi32(there, static_cast<const char *>(w_.zero) + (at + g) * 4);
-            QK_UNROLL
-            for (int i = 0; i < 8; ++i) {
-                const __m512i nibbles =
-                    _mm512_and_si512(_mm512_srli_epi32(words, 4 * i), _mm512_set1_epi32(15));
-                _mm_mask_storeu_epi8(zero[i] + g, there, _mm512_cvtepi32_epi8(nibbles));
-            }
-        }
-    }
-
-    // Nibbles of a row's groups are equally far apart, counted from either end of their bytes.
-    void load_zeros(GroupIndex first, int64_t count, uint8_t *to) const {
-        const Geometry &s = w_.geometry;
-        const int64_t high = w_.layout->id == QK_LAYOUT_ROW_HIGH ? 1 : 0;
-        const int64_t start = w_.layout->zero_at(s, first) ^ high;
-        const int64_t next = (w_.layout->zero_at(s, {first.row, first.group + 1}) ^ high) - start;
-        const uint8_t *const zeros = static_cast<const uint8_t *>(w_.zero);
-        int64_t g = 0;
-        if (next == 1 && start % 2 == 0) {
-            for (; g + 16 <= count; g += 16) {
-                const __m128i pairs =
-                    _mm_loadl_epi64(reinterpret_cast<const __m128i *>(zeros + (start + g) / 2));
-                const __m128i low = _mm_and_si128(pairs, _mm_set1_epi8(15));
-                const __m128i upper = _mm_and_si128(_mm_srli_epi16(pairs, 4), _mm_set1_epi8(15));
-                _mm_storeu_si128(
-                    reinterpret_cast<__m128i *>(to + g),
-                    high != 0 ? _mm_unpacklo_epi8(upper, low) : _mm_unpacklo_epi8(low, upper));
-            }
-        }
-        for (int64_t at = start + g * next; g < count; ++g, at += next) {
-            to[g] = uint8_t(zeros[at >> 1] >> ((at ^ high) & 1) * 4 & 15);
-        }
-    }
-
-    const Weight &w_;
-    const ScalePlane &plane_;
-    const GroupOfCode group_of_code_;
-    const bool few_fills_;
-    NestedCode nested_;
 };
 
 // Which columns the lanes of 16 nibbles have, and where these stand in 32 bits.
@@ -313,13 +143,31 @@ class Rows8 {
         sum_runs(block, add, restore, [](int64_t, int64_t, float *) {});
     }
 
+    // Groups of a run from a column on, one after the other: body(group of the run, first, end of
+    // its columns), whole steps of 16.
+    template <class Body>
+    QK_INLINE void for_each_group(const Run &run, int64_t column, const Body &body) const {
+        const int64_t size = args_.w.geometry.group_size, last = run.last & ~int64_t{15};
+        int64_t number = column / size;
+        for (int64_t end = (number + 1) * size; column < last; end += size, ++number) {
+            const int64_t here = min64(end, last);
+            body(number - run.group, column, here);
+            column = here;
+        }
+    }
+
+    int64_t last_group(const Run &run) const {
+        return (run.last - 1) / args_.w.geometry.group_size - run.group;
+    }
+
     const uint8_t *codes_at(int64_t row, int64_t byte) const {
         return static_cast<const uint8_t *>(args_.w.data) + row * stride_ + byte;
     }
     // The codes of the next 8 rows are fetched in sequence, a run's part of them in its turn: a
     // quarter while its scales are read, when nothing else would keep memory busy, the rest by the
-    // loops, from codes_ahead on. LUT8's fetch them all, and so do S8's where streams are paged or
-    // scales are read where they are used.
+    // loops, from codes_ahead on. Those of nibbles fetch them all, as their scales take too little
+    // time, but where groups straddle rows; LUT8's do, and S8's where streams are paged or scales
+    // are read where they are used.
     void load_scales(const Run &run) {
         groups_.load(run.row, run.first, run.last, next_codes(run), quarter(run));
     }
@@ -338,11 +186,13 @@ class Rows8 {
     const bool few_fills_;
     const bool lowered_;
     const ScalesInRows scales_in_rows_, minima_in_rows_;
-    bool in_rows_;  // S8: scales and minima are read where they are used
+    bool in_rows_;  // scales and minima are read where they are used
 
   private:
     int64_t quarter(const Run &run) const {
-        return paged_ || in_rows_ ? 0 : (run.last - run.first) * args_.w.layout->bits / 4;
+        const bool by_loops =
+            paged_ || in_rows_ || (args_.w.layout->bits == 4 && !args_.w.geometry.flat);
+        return by_loops ? 0 : (run.last - run.first) * args_.w.layout->bits / 4;
     }
 };
 

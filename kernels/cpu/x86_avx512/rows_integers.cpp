@@ -52,18 +52,66 @@ struct SmallGroups {
         *low = words;
         *high = _mm512_srli_epi16(words, 4);
     }
-    // A group's number to the words that have it.
+    // A group's number to the words that have it. The vector may reach into the next line, but
+    // broadcasts of 16 or 32 bytes would take a port that permutes have.
     QK_INLINE static __m512 spread(const float *of_groups) {
         return _mm512_permutexvar_ps(kGroupOfWord.load(), _mm512_loadu_ps(of_groups));
     }
-    QK_INLINE static __m512i spread(const uint8_t *of_groups) {
-        const __m128i bytes = _mm_loadu_si128(reinterpret_cast<const __m128i *>(of_groups));
-        return _mm512_permutexvar_epi32(kGroupOfWord.load(), _mm512_cvtepu8_epi32(bytes));
+    QK_INLINE static __m512i spread(const uint32_t *of_groups) {
+        return _mm512_permutexvar_epi32(kGroupOfWord.load(), _mm512_loadu_si512(of_groups));
     }
 
   private:
     static constexpr Index<int32_t, 16> kGroupOfWord =
         Index<int32_t, 16>([](int word) { return word * groups / 16; });
+};
+
+// Minima of rows, four groups at a time: a lane has every fourth one, as minima.hpp has them.
+class MinimaOfRows {
+  public:
+    explicit MinimaOfRows(const LinearArgs &args)
+        : s_(args.w.geometry), lowered_(has_minimum(args.w)), minima_(args.w, args.w.minimum),
+          sums_(args) {}
+
+    void take_off(int64_t x_row, int64_t row, float *y) {
+        if (!lowered_) return;
+        __m128 low[8] = {};
+        for (int64_t column = 0; column < s_.k; column += kRun) {
+            const int64_t end = min64(column + kRun, s_.k), first = column / s_.group_size;
+            const int64_t count = ceil_div(end, s_.group_size) - first;
+            minima_.load(row, column, end);
+            add(sums_.of(x_row, first, count), count, low);
+        }
+        for (int i = 0; i < 8; ++i) {
+            const __m128 both = _mm_add_ps(low[i], _mm_movehl_ps(low[i], low[i]));
+            y[i] -= both[0] + both[1];
+        }
+    }
+
+  private:
+    QK_NOINLINE void add(const float *sums, int64_t count, __m128 (&total)[8]) const {
+        __m128 low[8];
+        for (int i = 0; i < 8; ++i) low[i] = total[i];
+        int64_t g = 0;
+        for (; g + 4 <= count; g += 4) {
+            const __m128 of_x = _mm_loadu_ps(sums + g);
+            QK_UNROLL
+            for (int i = 0; i < 8; ++i) {
+                low[i] = _mm_fmadd_ps(_mm_load_ps(minima_.scale[i] + g), of_x, low[i]);
+            }
+        }
+        const __mmask8 there = __mmask8((1u << (count - g)) - 1);
+        const __m128 of_x = _mm_maskz_loadu_ps(there, sums + g);
+        for (int i = 0; i < 8; ++i) {
+            const __m128 minima = _mm_load_ps(minima_.scale[i] + g);
+            total[i] = _mm_mask3_fmadd_ps(minima, of_x, low[i], there);
+        }
+    }
+
+    const Geometry &s_;
+    const bool lowered_;
+    Groups8 minima_;
+    SumsOfGroups<Avx512> sums_;
 };
 
 template <class Blocks, CodeKind kind>
@@ -72,7 +120,7 @@ class IntegerRows8 : Rows8 {
     using X = typename Blocks::X;
 
     IntegerRows8(const LinearArgs &args, const Device &, const RowsOfBlocks<X> &x)
-        : Rows8(args), x_(x), minima_(args, {}), entries_(byte_entries(args.w)) {
+        : Rows8(args), x_(x), minima_(args), entries_(byte_entries(args.w)) {
         for (int32_t zero = 0; zero < 16; ++zero) minus_zero_[zero] = minus_zero_halves(zero);
     }
 
@@ -84,6 +132,7 @@ class IntegerRows8 : Rows8 {
         sum_runs(
             block,
             [&](const Run &run, Sums<Avx512> *sums) QK_INLINE {
+            if (kind == CodeKind::kZeros) subtract_zeros(run);
             for (int64_t j = 0; j < args_.x.rows; ++j) {
                 if (run.first % kPanelOfX == 0) x_panel_[j] = x_.of(j, panel_at(run.first));
                 add(run, x_panel_[j] + run.first % kPanelOfX / kBlock, sums[j]);
@@ -99,13 +148,26 @@ class IntegerRows8 : Rows8 {
         return {column / kBlock, ceil_div(end, kBlock), 0, 0, 0, 0};
     }
 
+    // What sums of x are multiplied by, for the zeros of a run.
+    QK_NOINLINE void subtract_zeros(const Run &run) {
+        const int64_t count = ceil_div(run.last, args_.w.geometry.group_size) - run.group;
+        const __m512i of_zero = _mm512_load_si512(minus_zero_);
+        for (int i = 0; i < 8; ++i) {
+            for (int64_t g = 0; g < count; g += 16) {
+                const auto *from = reinterpret_cast<const __m128i *>(groups_.zero[i] + g);
+                const __m512i zeros = _mm512_cvtepu8_epi32(_mm_loadu_si128(from));
+                _mm512_store_si512(minus_[i] + g, _mm512_permutexvar_epi32(zeros, of_zero));
+            }
+        }
+    }
+
     QK_NOINLINE void add(const Run &run, const X *x, Sums<Avx512> &total) const {
         const int64_t size = args_.w.geometry.group_size;
         const uint8_t *codes = codes_at(run.row, run.first / 2);
         const uint8_t *ahead = codes_ahead(run);
         Sums<Avx512> sums = total;  // a copy that nothing points to stays in registers
         int64_t group = 0, next = (run.group + 1) * size;
-        for (int64_t at = run.first; at < run.last; at += kBlock, codes += 64, ahead += 384, ++x) {
+        for (int64_t at = run.first; at < run.last; at += kBlock, codes += 64, ahead += 512, ++x) {
             if (!Blocks::kWords && at >= next) ++group, next += size;
             const int64_t left = run.last - at;
             if (left >= kBlock) {
@@ -142,7 +204,7 @@ class IntegerRows8 : Rows8 {
         const __mmask16 words = __mmask16((1u << there * 16 / Blocks::kGroups) - 1);
         QK_UNROLL
         for (int i = 0; i < 8; ++i, codes += stride) {
-            if (i < 6) fetch_later(ahead + 64 * i, few_fills_);
+            fetch_later(ahead + 64 * i, few_fills_);
             __m512i even, odd;
             Blocks::split(Avx512::load_words(codes).v, &even, &odd);
             even = entry(even, entries);
@@ -150,7 +212,7 @@ class IntegerRows8 : Rows8 {
             __m512i least = kind == CodeKind::kZeros ? _mm512_setzero_si512() : of_lanes;
             __m512i dot = _mm512_setzero_si512();
             add_bytes(dot, even, low[2]);
-            if (kind == CodeKind::kZeros) add_halves(least, of_lanes, minus_zero(i, group));
+            if (kind == CodeKind::kZeros) add_zero(least, of_lanes, i, group);
             add_bytes(dot, odd, high[2]);
             add_bytes(least, even, low[0]);
             dot = _mm512_slli_epi32(dot, 8);
@@ -173,25 +235,26 @@ class IntegerRows8 : Rows8 {
     QK_INLINE __m512 factor(int row, int64_t group, float unit) const {
         const float *const scales = groups_.scale[row] + group;
         if constexpr (!Blocks::kWords) {
-            return _mm512_set1_ps(unit * *scales);
+            return _mm512_mul_ps(_mm512_set1_ps(*scales), _mm512_set1_ps(unit));
         } else {
             return _mm512_mul_ps(Blocks::spread(scales), _mm512_set1_ps(unit));
         }
     }
-    QK_INLINE __m512i minus_zero(int row, int64_t group) const {
-        const uint8_t *const zeros = groups_.zero[row] + group;
+    // Adds a sum of x times minus the zero.
+    QK_INLINE void add_zero(__m512i &sum, __m512i of_lanes, int row, int64_t group) const {
         if constexpr (!Blocks::kWords) {
-            return _mm512_set1_epi32(int32_t(minus_zero_[*zeros]));
+            add_halves(sum, of_lanes, minus_[row][group]);
         } else {
-            return _mm512_permutexvar_epi32(Blocks::spread(zeros), _mm512_load_si512(minus_zero_));
+            add_halves(sum, of_lanes, Blocks::spread(minus_[row] + group));
         }
     }
 
     const RowsOfBlocks<X> x_;
     const X *x_panel_[kLaneRows] = {};
-    MinimaOfGroups<Avx512, ScaleBlock<Avx512>> minima_;
+    MinimaOfRows minima_;
     const __m512i entries_;
-    alignas(64) uint32_t minus_zero_[16];
+    alignas(64) uint32_t minus_zero_[16];  // of each zero, and of a run's groups:
+    alignas(64) uint32_t minus_[kind == CodeKind::kZeros ? 8 : 1][kRunGroups + 15];
 };
 
 template <class Blocks>
