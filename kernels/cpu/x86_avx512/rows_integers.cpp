@@ -173,7 +173,9 @@ class IntegerRows8 : Rows8 {
             if (left >= kBlock) {
                 add_block(codes, stride_, ahead, *x, group, Blocks::kGroups, sums);
             } else {
-                add_last(codes, ahead, *x, group, left, sums);
+                Sums<Avx512> last = sums;
+                add_last(codes, ahead, *x, group, left, last);
+                sums = last;
             }
             if (Blocks::kWords) group += Blocks::kGroups;
         }
