@@ -172,7 +172,14 @@ class Groups8 {
         const char *by = static_cast<const char *>(plane_.second) + second * 4;
         const int64_t bytes = ceil_div(count, size) * 4;
         prefetch_lines(by, bytes, w_.geometry.groups_per_row / size * 32);
-        for (int64_t i = 0, left = size; i < count; i += 16) {
+        int64_t i = 0;
+        for (; size == 8 && i + 16 <= count; i += 16, by += 8) {
+            const __m128i bytes = _mm_loadu_si128(reinterpret_cast<const __m128i *>(from + i));
+            const __m512 codes = _mm512_cvtepi32_ps(_mm512_cvtepi8_epi32(bytes));
+            const __m512 two = Avx512::splat_two(reinterpret_cast<const float *>(by)).v;
+            _mm512_storeu_ps(to + i, _mm512_mul_ps(codes, two));
+        }
+        for (int64_t left = size; i < count; i += 16) {
             const __mmask16 there = Avx512::first_lanes(count - i).v;
             const __m512i codes = _mm512_cvtepi8_epi32(_mm_maskz_loadu_epi8(there, from + i));
             __m512 scale = _mm512_set1_ps(load_as<float>(by, 0));
