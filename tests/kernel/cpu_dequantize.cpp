@@ -102,6 +102,18 @@ TEST_F(CpuDequantize, EightBits) {
     }
 }
 
+// Rows of more groups than are looked up at once, of which the last one is cut.
+TEST_F(CpuDequantize, EightBitsInManyGroups) {
+    for (const qk_format format : {QK_FORMAT_LUT8, QK_FORMAT_E4M3}) {
+        for (const int32_t group : {64, 128, 192}) {
+            const int64_t k = 256 * int64_t{group} + 64;
+            compare({format, QK_FORMAT_F32, QK_LAYOUT_ROW, 2, k, group});
+            compare(
+                {format, QK_FORMAT_LUT8, QK_LAYOUT_ROW, 3, k, group, false, QK_GROUPING_FLAT, 0});
+        }
+    }
+}
+
 // Scales that some code below 128 brings halfway between two bf16 numbers, exactly or once the
 // product is rounded to f32, above an even and an odd one; and the next f32, most of which no code
 // does. Rows have codes of their own: code(row, column).

@@ -33,6 +33,9 @@ TEST_F(CpuLinear, IntegerScalesOfLongRows) {
     }
 }
 
+// Bits of a case's number that hardly depend on the loops' lengths.
+uint32_t dice_of(int64_t turn) { return (uint32_t(turn) * 2654435761u) >> 7; }
+
 // Rows of nibbles as files store them, in int8 mode: scales that are numbers or codes of every
 // kind, read 8 whole rows at a time, and rows and groups that are left over.
 TEST_F(CpuLinear, ScalesOfRowsOfFilesInInt8Mode) {
@@ -46,15 +49,17 @@ TEST_F(CpuLinear, ScalesOfRowsOfFilesInInt8Mode) {
                 for (const int64_t k : {1024, 4096, 1040}) {
                     if (left_out()) continue;
                     const bool integers = scale == QK_FORMAT_I8;
-                    WeightCase c = {integers ? QK_FORMAT_U4_AFFINE : kFormats4[++turn % 4],
+                    const uint32_t dice = dice_of(++turn);
+                    WeightCase c = {integers ? QK_FORMAT_U4_AFFINE : kFormats4[dice % 4],
                                     scale,
                                     layout,
-                                    16 + turn % 2 * 5,
+                                    16 + dice / 4 % 2 * 5,
                                     k,
                                     group};
                     c.minimum = integers;
                     if (integers) c.scale_group_size = 8;
-                    compare_in(int8_, c, kDense[turn % 3], 1 + turn % 3, turn % 4 < 2);
+                    compare_in(int8_, c, kDense[dice / 8 % 3], 1 + dice / 24 % 3,
+                               dice / 72 % 2 == 0);
                 }
             }
         }
@@ -123,13 +128,31 @@ TEST_F(CpuLinear, NibblesByLines) {
             for (const int32_t group : {16, 32, 48, 64, 96, 128, 384, 8192}) {
                 for (const int64_t k : {126, 128, 1000, 4096, 4224, 8318}) {
                     if (left_out()) continue;
-                    WeightCase c = {format, kScales[++turn % 4], layout, 8 + turn % 11, k, group};
+                    const uint32_t dice = dice_of(++turn);
+                    WeightCase c = {format, kScales[dice % 4], layout, 8 + dice / 4 % 11, k, group};
                     c.grouping = QK_GROUPING_ALONG_K;
-                    c.minimum = format == QK_FORMAT_U4_AFFINE && turn % 3 == 0;
-                    c.symmetric = format == QK_FORMAT_U4_AFFINE && turn % 3 == 1;
-                    if (c.scale_format == QK_FORMAT_LUT8 && turn % 8 < 4) c.scale_group_size = 64;
-                    compare(c, kDense[turn % 3], 1 + turn / 2 % 2, true);
+                    c.minimum = format == QK_FORMAT_U4_AFFINE && dice / 44 % 3 == 0;
+                    c.symmetric = format == QK_FORMAT_U4_AFFINE && dice / 44 % 3 == 1;
+                    if (c.scale_format == QK_FORMAT_LUT8 && turn % 2) c.scale_group_size = 64;
+                    compare(c, kDense[dice / 132 % 3], 1 + dice / 396 % 2, true);
                 }
+            }
+        }
+    }
+}
+
+// Such rows with f32 scales, which are read where they are: bitsandbytes' and others, of one run
+// and of more than two.
+TEST_F(CpuLinear, NibblesByLinesWithScalesInPlace) {
+    int turn = 0;
+    for (const int32_t group : {16, 32, 64, 128, 384, 16384}) {
+        for (const int64_t k : {1024, 9216, 12288}) {
+            for (const int64_t m : {1, 2}) {
+                const qk_format format = ++turn % 3 == 0 ? QK_FORMAT_IQ4_NL : QK_FORMAT_NF4;
+                WeightCase c = {format, QK_FORMAT_F32, QK_LAYOUT_ROW_HIGH, 8 + dice_of(turn) % 11,
+                                k,      group};
+                c.grouping = QK_GROUPING_ALONG_K;
+                compare(c, kDense[turn % 3], m, true);
             }
         }
     }
@@ -187,7 +210,7 @@ TEST_F(CpuLinear, GroupsThatStraddleRowsInInt8Mode) {
             for (const int64_t k : {16, 144, 1040, 2096, 4304}) {
                 for (const int32_t group : {32, 48, 64, 80, 128, 320, 384, 4096}) {
                     if (k % group == 0 || left_out()) continue;
-                    const int64_t m = ++turn % 4 == 0 ? 1 : 1 + turn * 7 % 37;
+                    const int64_t m = ++turn % 5 == 0 ? 1 : 1 + turn * 7 % 37;
                     const bool affine = format == QK_FORMAT_U4_AFFINE;
                     const bool nested = kScales[turn % 4] == QK_FORMAT_LUT8;  // has no minima
                     const WeightCase c = {format,

@@ -54,7 +54,7 @@ class ByteWriter {
             look_up_halves_(entries_,
                             {data + column, last - column, end - column, s.group_size, scale_},
                             is_f16, stream, to + column * 2);
-            column = last, end = last + s.group_size, group += groups;
+            column = last, end = min64(last + s.group_size, s.k), group += groups;
         }
     }
 

@@ -15,7 +15,8 @@ namespace qk::cpu {
 
 typedef float Int8Sums[kTaskRows];  // of a row of x
 
-// Instruction sets that read scales of groups that straddle rows for 32 rows of w at once.
+// Instruction sets that read scales of groups that straddle rows for 32 rows of w at once; they
+// have a loop for one row of x, too.
 template <class Isa>
 constexpr bool kInt8FlatScales = requires {
     typename Isa::FlatScales;
@@ -193,7 +194,8 @@ class Int8Batch {
         if constexpr (kInt8FlatScales<Isa>) {
             if (args_.w.geometry.flat) {
                 flat_scales_.load(scales_[0], first_block_ * 8, group, count, factors_);
-                for (int64_t block = 0; block < blocks_; ++block) load_less(block, group, count);
+                for (int64_t block = 0; block < blocks_; ++block)
+                    load_zeros_and_minima(block, group, count);
                 return group;
             }
         }
@@ -203,13 +205,13 @@ class Int8Batch {
                 memcpy(factors_[g].scale + 8 * block, from + 32 * g, 32);
                 prefetch(reinterpret_cast<const uint8_t *>(from + 32 * (g + count)));
             }
-            load_less(block, group, count);
+            load_zeros_and_minima(block, group, count);
         }
         return group;
     }
 
-    // Zeros and minima of a block of 8 rows.
-    void load_less(int64_t block, int64_t group, int64_t count) {
+    // Of a block of 8 rows.
+    void load_zeros_and_minima(int64_t block, int64_t group, int64_t count) {
         const uint8_t *const zeros = codes_.zeros(first_block_ + block, group, count);
         for (int64_t g = 0; g < count && zeros != nullptr; ++g) {
             const typename Isa::Sums8 eight = Isa::load_zeros8(zeros + 4 * g);

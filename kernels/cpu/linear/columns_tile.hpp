@@ -137,7 +137,7 @@ QK_INLINE inline void load_lines(const uint8_t *from, int64_t step, Ahead<Isa> &
 template <Fills fills, class Isa, class Layout>
 QK_INLINE inline void load_unit(const WordTile &tile, int64_t unit, Ahead<Isa> &ahead,
                                 typename Isa::Bits (&transposed)[2][4]) {
-    constexpr bool backwards = !Layout::quads && Isa::kFillsKnown;
+    constexpr bool backwards = !Layout::quads && Isa::kFetchesBackwards;
     load_lines<fills, backwards>(tile.from + unit * tile.stride, Layout::kUnits * tile.stride,
                                  ahead, transposed);
 }

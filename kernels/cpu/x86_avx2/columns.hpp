@@ -9,6 +9,7 @@ namespace {
 struct Avx2Columns : Avx2 {
     static constexpr int64_t kWide = 8;         // dwords
     static constexpr bool kFillsKnown = false;  // which gains nothing here
+    static constexpr bool kFetchesBackwards = false;
     using Floats = __m256;
     using Bits = __m256i;
 

@@ -9,8 +9,9 @@ namespace qk::cpu {
 namespace {
 
 struct Avx512Columns : Avx512 {
-    static constexpr int64_t kWide = 16;       // dwords
-    static constexpr bool kFillsKnown = true;  // loops have an instance for many and for few
+    static constexpr int64_t kWide = 16;             // dwords
+    static constexpr bool kFillsKnown = true;        // loops have an instance for many and for few
+    static constexpr bool kFetchesBackwards = true;  // awq_gemm's lines
     using Floats = __m512;
     using Bits = __m512i;
 

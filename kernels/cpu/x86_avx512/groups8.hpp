@@ -63,7 +63,7 @@ class Groups8 {
                 });
                 break;
             default:
-                if (plane_.format->id != QK_FORMAT_I8 && takes_64s(first, count)) {
+                if (plane_.format->id != QK_FORMAT_I8 && takes_64s(first)) {
                     read_rows(Looked{*this, row, first, count});
                     break;
                 }
@@ -102,11 +102,11 @@ class Groups8 {
     }
 
     // Whether 64 scales of a row from a multiple of 64 on share a second one.
-    bool takes_64s(int64_t first, int64_t count) const {
+    bool takes_64s(int64_t first) const {
         const int64_t size = plane_.second_group;
         if (size >= w_.geometry.group_count) return true;
         return (size % 64 == 0 && first % 64 == 0 && w_.geometry.groups_per_row % 64 == 0) ||
-               (size == w_.geometry.groups_per_row && count <= size);
+               size == w_.geometry.groups_per_row;
     }
 
     // Rows of codes of a table, 64 at a time; the table stays in registers.
@@ -174,8 +174,8 @@ class Groups8 {
         prefetch_lines(by, bytes, w_.geometry.groups_per_row / size * 32);
         int64_t i = 0;
         for (; size == 8 && i + 16 <= count; i += 16, by += 8) {
-            const __m128i bytes = _mm_loadu_si128(reinterpret_cast<const __m128i *>(from + i));
-            const __m512 codes = _mm512_cvtepi32_ps(_mm512_cvtepi8_epi32(bytes));
+            const __m128i both = _mm_loadu_si128(reinterpret_cast<const __m128i *>(from + i));
+            const __m512 codes = _mm512_cvtepi32_ps(_mm512_cvtepi8_epi32(both));
             const __m512 two = Avx512::splat_two(reinterpret_cast<const float *>(by)).v;
             _mm512_storeu_ps(to + i, _mm512_mul_ps(codes, two));
         }

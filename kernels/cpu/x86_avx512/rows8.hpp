@@ -165,9 +165,9 @@ class Rows8 {
     }
     // The codes of the next 8 rows are fetched in sequence, a run's part of them in its turn: a
     // quarter while its scales are read, when nothing else would keep memory busy, the rest by the
-    // loops, from codes_ahead on. Those of nibbles fetch them all, as their scales take too little
-    // time, but where groups straddle rows; LUT8's do, and S8's where streams are paged or scales
-    // are read where they are used.
+    // loops, from codes_ahead on. Loops over nibbles, whose scales take too little time, fetch
+    // all of them unless groups straddle rows; so do LUT8's, and S8's where streams are paged or
+    // scales are read where they are used.
     void load_scales(const Run &run) {
         groups_.load(run.row, run.first, run.last, next_codes(run), quarter(run));
     }

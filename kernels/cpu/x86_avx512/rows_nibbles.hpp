@@ -1,7 +1,8 @@
 // 8 rows of nibbles as files store them against one or two rows of x, looked up as floats. Groups
 // of 16, 32, 64 and of whole 128s go a line of codes of a row at a time: what leads to a line is
-// done once for eight steps, and one table is scaled, not eight kept. Their f32 scales are read
-// where they are stored. Other groups, zeros and minima go step by step through all rows.
+// done once for eight steps, and one table is scaled, not eight kept. f32 scales of rows of whole
+// lines are read where they are stored. Other groups, zeros and minima go step by step through all
+// rows.
 #pragma once
 #include "cpu/x86_avx512/rows8.hpp"
 
@@ -61,7 +62,8 @@ class NibbleRows8 : Rows8 {
         const int64_t columns = (run.last - run.first) & ~int64_t{127};
         Codes8 codes(codes_at(run.row, run.first / 2), stride_), scales = scales_of(run);
         const uint8_t *ahead = codes_ahead(run);
-        const uint8_t *scales_ahead = scales.third[0] + 8 * scales.stride;
+        // Those of the next 8 rows, one stream for all runs of these.
+        const uint8_t *scales_ahead = scales.third[0] + 8 * scales.stride + 28 * run.group;
         const NibbleOrder order = order_;
         const Table<Avx512> entries = codes_.of_zero(0);
         SumsOf<Avx512, kCount> sums;  // a copy that nothing points to stays in registers

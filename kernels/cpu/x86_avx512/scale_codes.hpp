@@ -1,5 +1,6 @@
 // Scales that are codes of a byte, two groups of 8 rows a vector.
 #pragma once
+#include "cpu/shared/e4m3.hpp"
 #include "cpu/shared/panel.hpp"
 #include "cpu/x86_avx512/isa.hpp"
 #include "cpu/x86_avx512/look_up_planes.hpp"
@@ -25,7 +26,7 @@ class ScaleCodes {
     template <class Panel>
     explicit ScaleCodes(const Panel &panel) {
         code_ = panel.code_of_all(&factor_);
-        e4m3_ = code_ != nullptr && code_->e4m3 && !(__builtin_fabsf(factor_) > 0x1p100f);
+        e4m3_ = code_ != nullptr && code_->e4m3 && E4m3::multiplies(factor_);
     }
     bool there() const { return code_ != nullptr; }
 
@@ -34,7 +35,7 @@ class ScaleCodes {
     QK_INLINE bool are_halves(__m512i codes) const {
         return e4m3_ && _mm512_cmpge_epu8_mask(codes, _mm512_set1_epi8(0x7f)) == 0;
     }
-    float factor_of_halves() const { return factor_ * 256; }
+    float factor_of_halves() const { return factor_ * E4m3::kUnit; }
 
     // `all` of them; pair(i): two groups of 8 rows.
     template <int kPairs, class Pair>
