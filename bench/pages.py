@@ -42,19 +42,16 @@ ON_CUDA = (
     ("bitsandbytes NF4, to f16 + cuBLAS",
      (("peers/cuda", "bitsandbytes NF4 b64, dequantize + dense"),)),
     ("llama.cpp Q4_0", (("peers/cuda", "llama.cpp Q4_0"),)))
-ON_CPU = (
-    ("qk exact, NF4 b64", "peers/cpu_qk", "1 thread", "exact", "cpu/batches", "NF4, groups of 64"),
-    ("qk int8 mode, NF4 b64", "peers/cpu_qk", "1 thread", "int8", "cpu/int8_rows",
-     "NF4, groups of 64, f32 scales"),
-    ("ONNX Runtime, int8, b128", "peers/cpu_1", "share of floor", "MatMulNBits b128 CompInt8 M=1",
-     "peers/cpu_batches", "int8, groups of 128"),
-    ("ONNX Runtime, f32, b64", "peers/cpu_1", "share of floor", "MatMulNBits b64 CompFp32 M=1",
-     "peers/cpu_batches", "f32 sums, groups of 64"),
-    ("llama.cpp Q4_0, repacked", "peers/cpu_1", "share of floor", "Q4_0 repack M=1",
-     "peers/cpu_batches", "Q4_0, repacked"),
-    ("bitsandbytes NF4, bf16", "peers/cpu_1", "share of floor", "gemv_4bit cpu nf4 bf16 b64",
-     "peers/cpu_batches", "NF4, bf16"))
-FEW_ROWS = {"NF4, groups of 64": "NF4, f32 scales"}  # of cpu/batches, in cpu/rows_3_to_6
+ON_CPU = (  # rows of cpu/peers, one run of all
+    ("qk exact, NF4 b64", "qk, nf4 b64 f32, exact"),
+    ("qk int8 mode, NF4 b64", "qk, nf4 b64 f32, int8"),
+    ("qk exact, U4 g128", "qk, u4 g128 f16, exact"),
+    ("qk int8 mode, U4 g128", "qk, u4 g128 f16, int8"),
+    ("ONNX Runtime, int8, b128", "MatMulNBits b128, int8"),
+    ("ONNX Runtime, f32, b64", "MatMulNBits b64, f32 sums"),
+    ("bitsandbytes NF4, bf16", "matmul_4bit nf4 packed, AVX-512 BF16"),
+    ("PyTorch int4 b128, bf16", "int4 b128, bf16"),
+    ("PyTorch, dense bf16", "dense bf16"))
 # The bars that open README.md: one row of x, each project's best kernel of its kind.
 BARS_CPU = (
     ("qk, int8 mode", "peers/cpu_qk", "1 thread", "int8"),
@@ -153,18 +150,12 @@ def times(sources):
     return found
 
 
-def rates(source, system):
-    """{m: GFLOP/s} of one system, on one thread of a CPU."""
-    _, header, rows = read(source)
-    if source == "peers/cpu_batches":
-        row = next(row for row in rows if row[1] == system)
-        return dict(zip(("4", "16", "128"), row[2:]))
-    few = {}
-    if source == "cpu/batches":  # 3 to 6 rows have a table of their own
-        _, names, lines = read("cpu/rows_3_to_6")
-        few = {line[0]: line[names.index(FEW_ROWS[system])] for line in lines}
-    return few | {row[header.index("m" if "m" in header else "rows")]:
-            row[header.index("GFLOP/s")] for row in rows if system in row and "AVX2" not in row}
+def on_cpu(product):
+    """{m: the share of the floor, or GFLOP/s} of one row of cpu/peers, on one thread."""
+    _, _, rows = read("cpu/peers")
+    share, eight, sixteen, many = next(row[1:] for row in rows if row[0].endswith(product))
+    return {"1": f"{100 * float(share):.0f}%", "4": f"{eight} (m = 8)", "16": sixteen,
+            "256": f"{many} (m = 512)"}
 
 
 def share_of_floor(source, column, which):
@@ -180,12 +171,8 @@ def front_table():
         found = times(sources)
         rows.append([label, *(found.get(m, "-") for m in COLUMNS)])
     rows.append(["**CPU: GFLOP/s**", *[""] * len(COLUMNS)])
-    for label, floor, column, which, source, system in ON_CPU:
-        found = rates(source, system)
-        found["1"] = share_of_floor(floor, column, which)
-        for wanted, instead in (("256", "512"), ("256", "128")):
-            if wanted not in found and instead in found:
-                found[wanted] = f"{found[instead]} (m = {instead})"
+    for label, product in ON_CPU:
+        found = on_cpu(product)
         rows.append([label, *(found.get(m, "-") for m in COLUMNS)])
     return "\n".join([*markdown(["", *(f"m = {m}" for m in COLUMNS)], rows), ""])
 
