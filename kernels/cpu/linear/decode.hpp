@@ -135,10 +135,9 @@ class Decoder {
                         sum[r][j] = Isa::fma(Isa::load_f32(x[j] + at * 4), product, sum[r][j]);
                     }
                 }
-                at += 16;
             };
             const int64_t end = min64(next, count);
-            while (at + 16 <= end) add_step();
+            for (; at + 16 <= end; at += 16) add_step();
             if (at >= end) continue;
             if (flat && next < count) {  // a step whose other columns are the next group's
                 const Mask<Isa> before = Isa::first_lanes(next - at);
@@ -148,6 +147,7 @@ class Decoder {
                 }
                 if (at + 16 <= count) {
                     add_step();
+                    at += 16;
                     continue;
                 }
             }
