@@ -30,7 +30,7 @@ struct Lanes {
     }
 };
 
-int32_t lane_count(int32_t concurrency) {
+inline int32_t lane_count(int32_t concurrency) {
     return int32_t(min64(max64(concurrency, 1), kMaxTasksAtOnce));
 }
 

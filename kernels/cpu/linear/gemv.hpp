@@ -272,8 +272,10 @@ class RowBlocks {
     }
     template <int kSteps, int kCount, class... Args>
     QK_INLINE void run_as(const Args &...args) const {
-        paged_ ? run_chunks<kSteps, kCount, loads_bytes<Isa>>(args...)
-               : run_chunks<kSteps, kCount, false>(args...);
+        if constexpr (loads_bytes<Isa>) {
+            if (paged_) return run_chunks<kSteps, kCount, true>(args...);
+        }
+        run_chunks<kSteps, kCount, false>(args...);
     }
     template <int kSteps, int kCount, bool paged>
     QK_NOINLINE void run_chunks(const uint8_t *codes, const char *scales, const uint8_t *zeros,
