@@ -194,14 +194,6 @@ class ByteRows8 : Rows8 {
         }
     }
 
-    template <int kCount>
-    QK_INLINE static void add_products(Lanes<Avx512> weight, const Lanes<Avx512> (&x)[kCount],
-                                       int row, SumsOf<Avx512, kCount> &sums) {
-        QK_UNROLL
-        for (int j = 0; j < kCount; ++j) {
-            sums[j].row[row] = Avx512::fma(weight, x[j], sums[j].row[row]);
-        }
-    }
     Groups8 minima_;
     RunsOfX x_;
 };

@@ -156,6 +156,16 @@ class Rows8 {
         }
     }
 
+    // A weight of 16 columns of one row of w by each row of x.
+    template <int kCount>
+    QK_INLINE static void add_products(Lanes<Avx512> weight, const Lanes<Avx512> (&x)[kCount],
+                                       int row, SumsOf<Avx512, kCount> &sums) {
+        QK_UNROLL
+        for (int j = 0; j < kCount; ++j) {
+            sums[j].row[row] = Avx512::fma(weight, x[j], sums[j].row[row]);
+        }
+    }
+
     int64_t last_group(const Run &run) const {
         return (run.last - 1) / args_.w.geometry.group_size - run.group;
     }

@@ -184,10 +184,7 @@ class FlatRows8 : Rows8 {
             for (int j = 0; j < kCount; ++j) of_x[j] = Codes::x_of(Avx512::load_f32(x.row[j]));
             QK_UNROLL
             for (int i = 0; i < 8; ++i) {
-                const Lanes<Avx512> weights = step(codes.row(i), i, 16, place, group[i]);
-                for (int j = 0; j < kCount; ++j) {
-                    sums[j].row[i] = Avx512::fma(weights, of_x[j], sums[j].row[i]);
-                }
+                add_products(step(codes.row(i), i, 16, place, group[i]), of_x, i, sums);
             }
             codes.advance(kStepBytes);
             x.advance(64);

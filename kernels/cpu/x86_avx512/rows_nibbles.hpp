@@ -94,10 +94,7 @@ class NibbleRows8 : Rows8 {
                         }
                         const Lanes<Avx512> weight =
                             order.look_up(table[i - row], codes.row(i) + 8 * step);
-                        QK_UNROLL
-                        for (int j = 0; j < kCount; ++j) {
-                            sums[j].row[i] = Avx512::fma(weight, of_x[step][j], sums[j].row[i]);
-                        }
+                        add_products(weight, of_x[step], i, sums);
                     }
                 }
             }
@@ -160,14 +157,6 @@ class NibbleRows8 : Rows8 {
         }
     }
 
-    template <int kCount>
-    QK_INLINE static void add_products(Lanes<Avx512> weight, const Lanes<Avx512> (&x)[kCount],
-                                       int row, SumsOf<Avx512, kCount> &sums) {
-        QK_UNROLL
-        for (int j = 0; j < kCount; ++j) {
-            sums[j].row[row] = Avx512::fma(weight, x[j], sums[j].row[row]);
-        }
-    }
     QK_INLINE Table<Avx512> weights_of(int row, int64_t group) const {
         const Table<Avx512> table = Avx512::scale_table(codes_.of_zero(groups_.zero[row][group]),
                                                         groups_.scale[row][group]);
